@@ -23,6 +23,11 @@ function(nf_nvcc object source flags)
   endforeach()
   list(GET NF_CUDA_ARCHITECTURES -1 last)
   list(APPEND targets -gencode arch=compute_${last},code=compute_${last})
+  # Devices of compute capability 9.0 or later run the machine code for their own major version, or else the last
+  # one's: see Start in launch.cuh.
+  if(last GREATER_EQUAL 90)
+    list(APPEND targets -DNF_CUDA_STARTS_EARLY)
+  endif()
   add_custom_command(
     OUTPUT ${object}
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -DNDEBUG

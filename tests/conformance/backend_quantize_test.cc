@@ -97,6 +97,7 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   if (scheme.options.Has(Option::kAmaxColumnwise)) {
     add([](QuantSpec& s) { s.amax = 0.5f, s.amax_columnwise = 1e30f; });
     add([](QuantSpec& s) { s.amax_columnwise = 2.0f; });
+    add([](QuantSpec& s) { s.amax = -1.0f, s.amax_columnwise = -1e-38f; });
   }
   return specs;
 }

@@ -46,8 +46,7 @@ __global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned*
   });
 }
 
-/// Eight items, every second one beside an input that has another code. Scaled by a power of two,
-/// they have the same codes.
+/// Eight items, every second one beside an input that has another code.
 __global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
@@ -81,11 +80,11 @@ __global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsig
 }
 
 /// Words of bfloat16 items, as rows and as columns. The input is the sign and mantissa of the first
-/// item, its exponent, and 6 bits of a scale that maps the items, whose exponents differ by up to 4,
-/// to where E2M1's steps are. Powers of two map none beyond 6.
+/// item, its exponent, and 6 bits of a scale that maps the items, whose exponents differ by up to
+/// 4, to where E2M1's steps are. Powers of two map none beyond 6.
 __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
-    const std::uint32_t first = pattern & 0xFFu, exponent = (pattern >> 8 & 0xFFu) % 249u + 1u;
+    const std::uint32_t first = pattern & 0xFFu, exponent = (pattern >> 8 & 0xFFu) % 250u;
     std::uint32_t words[16];
     for (std::uint32_t i = 0; i < 32; ++i) {
       const std::uint32_t bits = first + i * 37u;
@@ -97,7 +96,7 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
       return Decode<BFloat16>(words[i / 2] >> (i % 2 * 16) & 0xFFFFu);
     };
     // 2^(2 - exponent of the fourth item), times 1 to 2 with all bits.
-    const std::uint32_t power = exponent > 251u ? 1u : 252u - exponent;
+    const std::uint32_t power = 252u - exponent;
     const std::uint32_t random = (pattern >> 16) * 0x9E3779B9u;
     const auto scale = std::bit_cast<float>(power << 23 | random >> 9);
     const auto other = std::bit_cast<float>(power << 23 | ~random >> 9);
@@ -116,20 +115,23 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
     any |= differs(row, item_of, of_power);
     EncodeColumnWords(words, {scale, other}, columns);
     for (int c = 0; c < 2; ++c)
-      any |= differs(columns[c], [&](int i) { return item_of(i * 2 + c); }, c == 0 ? scale : other);
+      any |= differs(
+          columns[c], [&](int i) { return item_of(i * 2 + c); }, c == 0 ? scale : other);
     EncodeColumnWordsByPower(words, {of_power, of_power * 0.5f}, columns);
     for (int c = 0; c < 2; ++c)
       any |= differs(
-          columns[c], [&](int i) { return item_of(i * 2 + c); }, c == 0 ? of_power : of_power * 0.5f);
+          columns[c], [&](int i) { return item_of(i * 2 + c); },
+          c == 0 ? of_power : of_power * 0.5f);
     return any;
   });
 }
 
 /// Every mantissa with the two divisors of NVFP4's errors. A power of two does not change the
-/// quotient's mantissa; the exponents are the smallest and the largest that are asked for.
+/// quotient's mantissa; the exponents are the smallest and the largest that QuotientBy() allows.
 __global__ void QuotientKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t mantissa) {
-    for (const float divisor : {kMaxValue<E4M3> * kMaxValue<E2M1>, kReducedE4M3Max * kMaxValue<E2M1>}) {
+    for (const float divisor :
+         {kMaxValue<E4M3> * kMaxValue<E2M1>, kReducedE4M3Max * kMaxValue<E2M1>}) {
       for (const std::uint32_t exponent : {127u - 90u, 127u, 127u + 92u}) {
         const auto x = std::bit_cast<float>(exponent << 23 | mantissa);
         if (QuotientBy(x, divisor, 1.0f / divisor) != x / divisor) return true;

@@ -41,7 +41,8 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
       add([&](QuantSpec& s) { s.scale = scale; });
   }
   if (has(Option::kAmax)) {
-    for (const float amax : {0.0f, 1.0f, 0x1p-126f, 0.3f, 1e30f, kInfinity, NAN})
+    for (const float amax :
+         {0.0f, 1.0f, 0x1p-126f, 0.3f, 1e30f, kInfinity, NAN, -1.0f, -1e-38f, -kInfinity})
       add([&](QuantSpec& s) { s.amax = amax; });
   }
   if (has(Option::kAmaxColumnwise)) {
@@ -84,6 +85,7 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
         add([&](QuantSpec& s) { choose(s), s.amax = 0.5f, s.amax_columnwise = 1e30f; });
         add([&](QuantSpec& s) { choose(s), s.amax = 0x1p-125f, s.amax_columnwise = 0x1p127f; });
         add([&](QuantSpec& s) { choose(s), s.amax = s.amax_columnwise = 2.625f; });
+        add([&](QuantSpec& s) { choose(s), s.amax = -1e-38f, s.amax_columnwise = -3.0f; });
       }
     }
   }
@@ -169,6 +171,32 @@ TEST_P(CudaSchemeTest, QuantizesItemsOfOneKind) {
     ExpectQuantized(in, {.scheme = GetParam().scheme, .columnwise = true},
                     fmt::format("all items {:x}", bits));
     if (HasFatalFailure()) return;
+  }
+}
+
+/// Tiles of aligned memory without special items, with some, and with odd addresses of codes.
+TEST_P(CudaSchemeTest, QuantizesWholeTiles) {
+  std::mt19937_64 random(RunSeed());
+  FloatTensor in(GetParam().dtype, {256, 384});
+  FillWithSpecials(in, random, Range::kNear);
+  for (const bool has_special : {false, true}) {
+    if (has_special)
+      in.SetBits(300 * 50, GetParam().dtype == DType::kFloat16    ? 0x7C00u
+                           : GetParam().dtype == DType::kBFloat16 ? 0x7FC0u
+                                                                  : 0x7FC00000u);
+    for (const QuantSpec& spec : DirectionsOf({.scheme = GetParam().scheme})) {
+      for (const std::size_t misalignment : {std::size_t{0}, std::size_t{1}}) {
+        QuantizedBuffers expected(spec, in.shape()), got(spec, in.shape(), misalignment);
+        Quantize(in.ConstView(), expected.view, OnCpu());
+        const DeviceTensor device_in(in.ConstView());
+        DeviceBuffers device_out(got);
+        Quantize(device_in.view, device_out.view, {});
+        device_out.CopyTo(got);
+        ASSERT_EQ(Difference(expected, got), "")
+            << fmt::format("{} {}, misaligned by {}; {}", PrintQuantSpec(spec),
+                           DTypeName(in.dtype()), misalignment, Seed());
+      }
+    }
   }
 }
 

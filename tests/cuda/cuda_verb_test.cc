@@ -95,6 +95,23 @@ TEST_F(CudaVerbTest, AmaxOfAdjacentItems) {
   }
 }
 
+/// Transforms on both, from and to the placement, and compares the items and their amax.
+void ExpectTransformed(const FloatTensor& in, std::uint32_t mask, Placement placement) {
+  const std::string context =
+      fmt::format("{} {} mask {:x} {} {}", DTypeName(in.dtype()), ShapeText(in.shape()), mask,
+                  PlacementName(placement), Seed());
+  FloatTensor expected(in.dtype(), in.shape()), got(in.dtype(), in.shape(), placement);
+  HadamardTransform(in.ConstView(), expected.View(), mask, OnCpu());
+  DeviceVerbs().HadamardTransform(in, got, mask);
+  ASSERT_EQ(Difference(expected, got), "") << context;
+  FloatTensor expected_amax(DType::kFloat32, {1}), amax(DType::kFloat32, {1}, placement);
+  HadamardAmax(in.ConstView(), expected_amax.View(), mask, OnCpu());
+  const DeviceTensor device_in(in.ConstView()), device_amax(amax.ConstView());
+  HadamardAmax(device_in.view, device_amax.view, mask);
+  device_amax.CopyTo(amax.View());
+  ASSERT_EQ(Difference(expected_amax, amax), "") << context;
+}
+
 TEST_F(CudaVerbTest, HadamardTransformAndAmax) {
   std::vector<Shape> shapes{{16, 1}, {16, 15},    {32, 40},  {48, 257},
                             {0, 8},  {2, 16, 34}, {144, 130}};
@@ -104,21 +121,32 @@ TEST_F(CudaVerbTest, HadamardTransformAndAmax) {
       for (const Range range : kRanges) {
         for (const std::uint32_t mask : {0u, kHadamardSignMask, 0xFFFFu}) {
           const Placement placement = NextPlacement();
-          const FloatTensor in = RandomTensor(dtype, shape, random_, range, placement);
-          const std::string context = fmt::format("{} {} {} {}", DTypeName(dtype), ShapeText(shape),
-                                                  PlacementName(placement), Seed());
-          FloatTensor expected(dtype, shape), got(dtype, shape, placement);
-          HadamardTransform(in.ConstView(), expected.View(), mask, OnCpu());
-          DeviceVerbs().HadamardTransform(in, got, mask);
-          ASSERT_EQ(Difference(expected, got), "") << context;
-          FloatTensor expected_amax(DType::kFloat32, {1}), amax(DType::kFloat32, {1}, placement);
-          HadamardAmax(in.ConstView(), expected_amax.View(), mask, OnCpu());
-          const DeviceTensor device_in(in.ConstView()), device_amax(amax.ConstView());
-          HadamardAmax(device_in.view, device_amax.view, mask);
-          device_amax.CopyTo(amax.View());
-          ASSERT_EQ(Difference(expected_amax, amax), "") << context;
+          ExpectTransformed(RandomTensor(dtype, shape, random_, range, placement), mask, placement);
+          if (HasFatalFailure()) return;
         }
       }
+    }
+  }
+}
+
+/// Columns of 16 items of one magnitude, for each exponent: their sums reach both ends of a type's
+/// range. First all of one sign, then of any. Two adjacent columns have one exponent.
+TEST_F(CudaVerbTest, HadamardTransformOfEachExponent) {
+  for (const DType dtype : kDTypes) {
+    const int mantissa_bits = dtype == DType::kFloat32 ? 23 : dtype == DType::kBFloat16 ? 7 : 10;
+    const std::uint32_t exponents = dtype == DType::kFloat16 ? 31 : 255;
+    const int sign_bit = static_cast<int>(ItemSize(dtype)) * 8 - 1;
+    const Shape shape{32, exponents * 2};
+    FloatTensor in(dtype, shape);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const auto col = static_cast<std::uint32_t>(i % (exponents * 2));
+      const std::uint32_t mantissa = col % 4 < 2 ? 0u : (1u << mantissa_bits) - 1u;
+      const auto sign = i < in.size() / 2 ? 0u : static_cast<std::uint32_t>(random_()) >> 31;
+      in.SetBits(i, col / 2 << mantissa_bits | mantissa | sign << sign_bit);
+    }
+    for (const std::uint32_t mask : {0u, kHadamardSignMask}) {
+      ExpectTransformed(in, mask, Placement::kContiguous);
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -331,6 +331,18 @@ TEST(EmulationDeathTest, SaysWhatIsWrong) {
   EXPECT_DEATH(__syncthreads(), "__syncthreads is called outside a kernel");
 }
 
+__global__ void Await(unsigned threads) {
+  if (threadIdx.x < threads) AwaitPrevious();
+}
+
+TEST(EmulationDeathTest, EveryThreadOfAnEarlyKernelWaits) {
+  Launch<Start::kEarly>(Await, 2, 40, 0, nullptr, 40);
+  Launch(Await, 2, 40, 0, nullptr, 0);
+  EXPECT_DEATH(Launch<Start::kEarly>(Await, 2, 40, 0, nullptr, 39),
+               "AwaitPrevious was called by 78 of 80 threads of a kernel that starts early");
+  EXPECT_DEATH(Launch(Await, 2, 40, 0, nullptr, 1), "by 2 of 80 threads");
+}
+
 TEST(EmulationDeathTest, FindsWritesBesideMemory) {
 #if defined(__x86_64__) || !defined(__SANITIZE_ADDRESS__)
   const Memory memory(10, nullptr);

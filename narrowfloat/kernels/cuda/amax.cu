@@ -248,8 +248,9 @@ void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits
       return RunRowAmax<T>(in, false, amax_bits, stream);
     const std::size_t blocks = CeilDiv(items * kItemSize<T>, std::size_t{16} * kLoads * kThreads);
     const std::size_t resident = std::size_t{Multiprocessors()} * kResident;
-    Launch<Start::kEarly>(&FlatAmaxKernel<T>, dim3(static_cast<unsigned>(std::min(blocks, resident))),
-           dim3(kThreads), 0, stream, in.data, items, amax_bits);
+    Launch<Start::kEarly>(&FlatAmaxKernel<T>,
+                          dim3(static_cast<unsigned>(std::min(blocks, resident))), dim3(kThreads),
+                          0, stream, in.data, items, amax_bits);
   });
 }
 

@@ -164,8 +164,8 @@ void CopyBytes(std::byte* to, const std::byte* from, std::size_t bytes, const fl
                Stream stream) {
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16 == 0;
-  Launch<Start::kEarly>(&CopyKernel, dim3(static_cast<unsigned>(CeilDiv(bytes, kCopiedByBlock))), dim3(kThreads),
-         0, stream, to, from, bytes, aligned, noop);
+  Launch<Start::kEarly>(&CopyKernel, dim3(static_cast<unsigned>(CeilDiv(bytes, kCopiedByBlock))),
+                        dim3(kThreads), 0, stream, to, from, bytes, aligned, noop);
 }
 
 void PermuteScales(const std::byte* from, const ScaleStrides& from_strides, std::byte* to,

@@ -9,13 +9,13 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kCols = 4;           // that a thread sums
+constexpr int kCols = 4;                // that a thread sums
 constexpr unsigned kAddedCols = 32;     // of a block that adds strips
 constexpr unsigned kLoadingWarps = 8;   // of which each loads some of the block's strips
 constexpr unsigned kStripsOfWarp = 16;  // at once
 
 /// A thread sums kCols adjacent columns of a strip, row after row. It loads the items of some rows
-/// before it adds them: the additions wait for each other, and the loads do not.
+/// before it adds them: each addition depends on the one before, and the loads do not.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 8)
     StripKernel(const __grid_constant__ Rows<const std::byte> in, float* workspace,
@@ -118,9 +118,10 @@ void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, 
 void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
                const float* noop, Stream stream) {
   WithType(out_dtype, [&]<class T>() {
-    Launch<Start::kEarly>(&AddStripsKernel<T>, dim3(static_cast<unsigned>(CeilDiv(shape.cols, kAddedCols))),
-           dim3(kAddedCols * kLoadingWarps), 0, stream, strip_sums,
-           MatrixShape{CeilDiv(shape.rows, kSumStripRows), shape.cols}, out, noop);
+    Launch<Start::kEarly>(&AddStripsKernel<T>,
+                          dim3(static_cast<unsigned>(CeilDiv(shape.cols, kAddedCols))),
+                          dim3(kAddedCols * kLoadingWarps), 0, stream, strip_sums,
+                          MatrixShape{CeilDiv(shape.rows, kSumStripRows), shape.cols}, out, noop);
   });
 }
 

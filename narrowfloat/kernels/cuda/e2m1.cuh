@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of E2M1, for devices without conversions to it. The tests compare it with the
-// definitions of numerics/ for all inputs.
+// definitions of numerics/, on a device for all inputs.
 //
 // The values of E2M1 are 0, 0.5, 1, 1.5, 2, 3, 4, 6 for the codes 0 to 7: steps of 0.5 below 2, of
 // 1 from there to 4, of 2 from there on.
@@ -8,7 +8,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "narrowfloat/kernels/cuda/items.cuh"
@@ -35,7 +34,7 @@ __device__ __forceinline__ float Saturate(float x) {
 #endif
 }
 
-/// Returns the smallest of three numbers that are not negative.
+/// Returns the pattern of the smallest of three numbers that are not negative.
 __device__ __forceinline__ std::uint32_t SmallestOf(float a, float b, float c) {
   const auto x = std::bit_cast<std::uint32_t>(a), y = std::bit_cast<std::uint32_t>(b),
              z = std::bit_cast<std::uint32_t>(c);
@@ -48,21 +47,23 @@ __device__ __forceinline__ std::uint32_t SmallestOf(float a, float b, float c) {
 }
 
 /// Returns the pattern of kRoundsToIntegers plus the code of a magnitude m that is no NaN. The code
-/// is the smallest of 2m, m + 2 and m / 2 + 4, but at most 7, rounded to an integer: each of the
-/// three is it where the steps are 0.5, 1 and 2. Each addition rounds once; what Saturate returns
-/// is exact from 4 on. Example: 3.5 gives 7, 5.5 and 6, of which the second one is rounded to 6, the
-/// code of 4.
+/// is the smallest of three numbers, each of which is rounded to an integer, ties to even, by the
+/// one addition that is not exact:
+///
+///   m          smallest number        example
+///   0 to 2     2m                     1.25: 2.5 is rounded to 2, the code of 1
+///   2 to 4     m + 2                  3.5: 5.5 is rounded to 6, the code of 4
+///   from 4     6 + Saturate(m/2 - 2)  5: 6.5 is rounded to 6, the code of 4; 7 at most
 constexpr float kRoundsToIntegers = 12582912.0f;  // 1.5 * 2^23
 __device__ __forceinline__ std::uint32_t CodeE2M1(float magnitude) {
   const float below_two = FusedAdd(magnitude, 2.0f, kRoundsToIntegers);
   const float below_four = magnitude + (kRoundsToIntegers + 2.0f);
-  const float from_four =
-      Saturate(FusedAdd(magnitude, 0.5f, -2.0f)) + (kRoundsToIntegers + 6.0f);
+  const float from_four = Saturate(FusedAdd(magnitude, 0.5f, -2.0f)) + (kRoundsToIntegers + 6.0f);
   return SmallestOf(below_two, below_four, from_four);
 }
 
-/// Shifts the codes of a word up by one, and puts in the sign of an item and the last 3 bits of a
-/// code. What `code` has beyond them stays in the upper bits: JoinedCodes() takes it off.
+/// Returns a word of codes with one more in its lowest 4 bits: the sign of an item and the last 3
+/// bits of `code`. The other bits of `code` are added to those above; JoinedCodes() subtracts them.
 __device__ __forceinline__ std::uint32_t AddCode(std::uint32_t word, float item,
                                                  std::uint32_t code) {
   const auto bits = std::bit_cast<std::uint32_t>(item);
@@ -76,7 +77,7 @@ __device__ __forceinline__ std::uint32_t AddCode(std::uint32_t word, float item,
 #endif
 }
 /// Returns a word that AddCode made of 8 codes whose other bits are `others`.
-constexpr NF_HD std::uint32_t JoinedCodes(std::uint32_t word, std::uint32_t others) {
+NF_HD constexpr std::uint32_t JoinedCodes(std::uint32_t word, std::uint32_t others) {
   return word - others * 0x11111111u;
 }
 
@@ -110,8 +111,7 @@ __device__ __forceinline__ std::uint32_t StochasticCode(float magnitude, std::ui
                                                         unsigned byte) {
   const float doubled = DoubledStep(magnitude);
   // The byte, placed in the last bits of 2^23, times half of a 256th.
-  const auto placed =
-      std::bit_cast<float>(__byte_perm(random, 0x4B000000u, 0x7540u + byte));
+  const auto placed = std::bit_cast<float>(__byte_perm(random, 0x4B000000u, 0x7540u + byte));
   const float fraction = FusedAdd(placed, 1.0f / 512.0f, -8388608.0f / 512.0f);
   const float raised = FusedAdd(fraction, doubled, magnitude);
   // A sum of which the steps of `raised` are the last bits, rounded towards zero. Three times the
@@ -135,16 +135,16 @@ __device__ __forceinline__ std::uint32_t EncodeEightStochastic(const Item& item,
 #pragma unroll
   for (int i = 7; i >= 0; --i) {
     const float magnitude = fminf(fabsf(item(i)) * scale, kMaxValue<E2M1>);
-    word = AddCode(word, item(i),
-                   StochasticCode(magnitude, i < 4 ? low_random : high_random,
-                                  static_cast<unsigned>(i % 4)));
+    word = AddCode(
+        word, item(i),
+        StochasticCode(magnitude, i < 4 ? low_random : high_random, static_cast<unsigned>(i % 4)));
   }
   return word;
 }
 
 /// Returns x / divisor, rounded once, from reciprocal = 1 / divisor, rounded once. Requires: x
-/// is 0 or from 2^-90 to 2^92; divisor is one of NVFP4's, for which the tests take every mantissa of
-/// x.
+/// is 0 or from 2^-90 to 2^92; divisor is one of NVFP4's, for which the tests take every mantissa
+/// of x.
 __device__ __forceinline__ float QuotientBy(float x, float divisor, float reciprocal) {
   const float near = x * reciprocal;
   return FusedAdd(FusedAdd(-near, divisor, x), reciprocal, near);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes words of bfloat16 items, for devices of compute capability 9.0 and later. Requires of all
 // functions: no item is NaN or infinite. The tests compare them with the definitions.
-//
-// Not of use: a product with the unit matrix unpacks 4 items by one instruction, but the device then
-// runs at a lower clock, and NVFP4 takes longer.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,60 +15,59 @@ namespace narrowfloat::cuda {
 
 /// True for items and devices that this file is for, and in the emulation.
 template <class T>
-inline constexpr bool kEncodesWords =
-    std::is_same_v<T, BFloat16> && (NF_DEVICE_ARCH == 0 || NF_DEVICE_ARCH >= 900);
+inline constexpr bool kEncodesWords = std::is_same_v<T, BFloat16> &&
+                                      (NF_DEVICE_ARCH == 0 || NF_DEVICE_ARCH >= 900);
 
-/// Takes the signs of 8 items, which are the upper bits of the bytes of `even` and `odd`, and the
-/// codes of their magnitudes; bits 3 of the codes are ignored.
+/// Returns the codes of 8 magnitudes with the signs of their items: of item 2k the upper bit of
+/// byte k of `even`, of item 2k + 1 that of `odd`. Bit 3 of each code is ignored.
 __device__ __forceinline__ std::uint32_t WithSigns(std::uint32_t codes, std::uint32_t even,
                                                    std::uint32_t odd) {
   const std::uint32_t signs = (even >> 4 & 0x08080808u) | (odd & ~0x08080808u);
   return (codes & 0x77777777u) | (signs & 0x88888888u);
 }
 
-/// Gathers bytes 1 and 3, the ones with the signs, of words that hold the items of two lines: of
-/// words i and i + kStep, into `first` those of the words' low items and into `second` those of
-/// their high ones.
+/// Gathers the upper bytes, which have the signs, of the low and of the high items of words 0,
+/// kStep, 2 * kStep and 3 * kStep, into `low_items` and `high_items`.
 template <int kStep>
-__device__ __forceinline__ void GatherSigns(const std::uint32_t* words, std::uint32_t& first,
-                                            std::uint32_t& second) {
-  const std::uint32_t low = __byte_perm(words[0], words[kStep], 0x7531);
-  const std::uint32_t high = __byte_perm(words[kStep * 2], words[kStep * 3], 0x7531);
-  first = __byte_perm(low, high, 0x6420);
-  second = __byte_perm(low, high, 0x7531);
+__device__ __forceinline__ void GatherSigns(const std::uint32_t* words, std::uint32_t& low_items,
+                                            std::uint32_t& high_items) {
+  const std::uint32_t first = __byte_perm(words[0], words[kStep], 0x7531);
+  const std::uint32_t second = __byte_perm(words[kStep * 2], words[kStep * 3], 0x7531);
+  low_items = __byte_perm(first, second, 0x6420);
+  high_items = __byte_perm(first, second, 0x7531);
 }
 
-/// Joins 8 numbers whose last 3 bits are codes and whose other last 22 bits are 0.
+/// Joins 8 codes. Each may have a multiple of 2^22 added to it.
 __device__ __forceinline__ std::uint32_t JoinCodes(const std::uint32_t (&codes)[8]) {
   const std::uint32_t low = codes[0] + codes[1] * 16u + (codes[2] + codes[3] * 16u) * 256u;
   const std::uint32_t high = codes[4] + codes[5] * 16u + (codes[6] + codes[7] * 16u) * 256u;
   return __byte_perm(low, high, 0x5410);
 }
 
-/// Returns the codes of a word's items, added to kTwiceRounding. The items are scaled by powers of
+/// Returns the codes of a word's items, added to kRoundsPair. The items are scaled by powers of
 /// two, whose patterns are the halves of `scale`. Requires: the magnitudes of the products are at
 /// most 6. See CodeE2M1: bfloat16 holds the products exactly, unless they are far below the first
 /// step.
-constexpr std::uint32_t kTwiceRounding = 0x43404340u;  // 1.5 * 2^7 in each half
+constexpr std::uint32_t kRoundsPair = 0x43404340u;  // 1.5 * 2^7 in each half
 __device__ __forceinline__ std::uint32_t CodePair(std::uint32_t word, std::uint32_t scale) {
 #if NF_DEVICE_ARCH >= 900
   std::uint32_t product, below_two, below_four, from_four;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(word & 0x7FFF7FFFu), "r"(scale));
   asm("fma.rn.bf16x2 %0, %1, %2, %3;"
       : "=r"(below_two)
-      : "r"(product), "r"(0x40004000u), "r"(kTwiceRounding));
+      : "r"(product), "r"(0x40004000u), "r"(kRoundsPair));
   asm("add.rn.bf16x2 %0, %1, %2;"
       : "=r"(below_four)
-      : "r"(product), "r"(kTwiceRounding + 0x00020002u));
+      : "r"(product), "r"(kRoundsPair + 0x00020002u));
   asm("fma.rn.bf16x2 %0, %1, %2, %3;"
       : "=r"(from_four)
-      : "r"(product), "r"(0x3F003F00u), "r"(kTwiceRounding + 0x00040004u));
+      : "r"(product), "r"(0x3F003F00u), "r"(kRoundsPair + 0x00040004u));
   return __vimin3_u16x2(below_two, below_four, from_four);
 #else
   const auto code = [](std::uint32_t item, std::uint32_t power) {
     return CodeE2M1(fabsf(Widen<BFloat16>(item)) * Widen<BFloat16>(power)) & 7u;
   };
-  return kTwiceRounding + code(word & 0xFFFFu, scale & 0xFFFFu) +
+  return kRoundsPair + code(word & 0xFFFFu, scale & 0xFFFFu) +
          (code(word >> 16, scale >> 16) << 16);
 #endif
 }
@@ -152,7 +148,8 @@ __device__ __forceinline__ void EncodeColumnWordsByPower(const std::uint32_t* wo
     std::uint32_t rows[4];  // bytes 0 and 2 of each are two codes, and 0x40 and 0x44
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      rows[i] = CodePair(words[w * 8 + i * 2], scale) + CodePair(words[w * 8 + i * 2 + 1], scale) * 16u;
+      rows[i] =
+          CodePair(words[w * 8 + i * 2], scale) + CodePair(words[w * 8 + i * 2 + 1], scale) * 16u;
     const std::uint32_t low = __byte_perm(rows[0], rows[1], 0x6240);
     const std::uint32_t high = __byte_perm(rows[2], rows[3], 0x6240);
     const std::uint32_t joined[2] = {__byte_perm(low, high, 0x5410) - 0x40404040u,

@@ -41,16 +41,15 @@ __device__ NF_NOINLINE float AddErrors(typename S::TensorState state, EightFloat
   return sum;
 }
 
-/// Returns true if the products of a tensor's amax and decoded values under a block's scale, which
-/// are 2^-10 to 2688, and their quotients by at most 2688 have their remainders in binary32's
-/// normal range.
+/// Returns true if QuotientBy() may divide the products of a tensor's amax and decoded values under
+/// a block's scale, which are 0 or from 2^-10 to 2688. They are then 0 or from 2^-90 to 2^92.
 __device__ __forceinline__ bool QuotientsAreExact(float amax) {
   const float magnitude = fabsf(amax);
   return magnitude > 0x1p-80f && magnitude < 0x1p80f;
 }
 
-/// Returns the sum of the terms of 16 items, which are 0 outside of the tensor. The terms of an
-/// item and its opposite are the same.
+/// Returns the sum of the terms of 16 items. The terms of an item and its opposite are the same.
+/// Requires: items outside of the tensor are 0; scale.scale >= 0.
 template <Scheme S, bool kFast, bool kSquared, class Item>
 __device__ __forceinline__ float SumOfErrors(const typename S::TensorState& state, const Item& item,
                                              const BlockScale& scale) {
@@ -74,10 +73,12 @@ template <Scheme S, class Item>
 __device__ __forceinline__ float ErrorOf(const typename S::TensorState& state, const Item& item,
                                          int count, const BlockScale& scale) {
   const bool squared = state.four_over_six == FourOverSix::kMeanSquaredError;
-  if (state.fast_error)
+  // A negative amax next to 0 has an infinite state.encode, and negative scales of zeros.
+  const bool is_plain = scale.scale >= 0.0f && fabsf(state.encode) <= kLargestFloat;
+  if (is_plain && state.fast_error)
     return squared ? SumOfErrors<S, true, true>(state, item, scale)
                    : SumOfErrors<S, true, false>(state, item, scale);
-  if (QuotientsAreExact(state.amax))
+  if (is_plain && !state.fast_error && QuotientsAreExact(state.amax))
     return squared ? SumOfErrors<S, false, true>(state, item, scale)
                    : SumOfErrors<S, false, false>(state, item, scale);
   const auto later = [&](int i) { return item(i + 8); };

@@ -132,18 +132,22 @@ __device__ __forceinline__ std::uint32_t SmallerPreceding(std::uint32_t a, std::
 #endif
 }
 
-/// Returns true if binary32 holds every partial sum of 16 items of a 16-bit type, and a quarter of
-/// it. `largest` is their largest magnitude, `preceding` the smallest one that is not 0, less 1.
+/// Returns true if binary32 holds every partial sum of 16 items of a 16-bit type exactly, and a
+/// quarter of it. `largest` is the pattern of their largest magnitude, `preceding` that of the
+/// smallest one that is not 0, less 1.
 template <class T>
 __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint32_t preceding) {
   // As in TransformGroup: 24 bits less those of a term, and 4.
   constexpr std::uint32_t kMostRange = 24 - 5 - T::kMantissaBits;
   // bfloat16's sums are multiples of its items' last bits, and a quarter must stay normal.
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
+  // And their sum, up to 16 times as large, must stay finite.
+  constexpr std::uint32_t kMostField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
   const std::uint32_t high = largest >> T::kMantissaBits;
   const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;
   if (largest == 0) return true;
-  return largest <= T::kMaxCode && low >= kLeastField && high - low <= kMostRange;
+  return largest <= T::kMaxCode && high <= kMostField && low >= kLeastField &&
+         high - low <= kMostRange;
 }
 
 /// Replaces the 16 items of the one or two columns of a word per row by their transforms. Adds in

@@ -70,7 +70,7 @@ struct DirectionMemory {
   ScaleStrides strides{};
   Number amax;                         // of the tensor, for schemes that use one
   const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
-  const std::byte* state = nullptr;    // the scheme's TensorState, used instead of `amax`
+  const std::byte* state = nullptr;    // the scheme's TensorState of `amax`, if it was made before
 };
 
 inline constexpr std::size_t kMostStateBytes = 64;  // of a scheme's TensorState
@@ -112,7 +112,7 @@ struct TensorNumbers {
             *columnwise_scale_inv_out = nullptr;
   float* tensor_scale = nullptr;
   std::byte *rowwise_state = nullptr, *columnwise_state = nullptr;  // for schemes with two amaxes
-  unsigned* zeroed = nullptr;  // amax_bits of the next call
+  unsigned* zeroed = nullptr;                                       // amax_bits of the next call
   const float* noop = nullptr;
   Stream stream = nullptr;
 };

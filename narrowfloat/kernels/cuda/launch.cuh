@@ -19,7 +19,7 @@ namespace narrowfloat::cuda {
 /// Throws "cuda: WHAT failed: REASON (NAME)" unless `error` is success. Errors: DeviceError.
 void Check(cudaError_t error, const char* what);
 
-/// Returns true if the current device knows Start::kEarly.
+/// Returns true if the current device supports Start::kEarly.
 bool CanStartEarly();
 
 /// Returns the block's shared memory of the size that Launch() was called with, aligned to 16
@@ -35,18 +35,22 @@ __device__ inline std::byte* DynamicShared() {
 }
 #endif
 
-/// Waits until the kernels before this one on its stream have ended, and lets the next one on the
-/// stream be set up: Start is of use if both do that. The first statement of a kernel that is
-/// launched with Start::kEarly.
+/// Waits until the kernels before this one on its stream have ended, and then lets the blocks of
+/// the next one be set up. A kernel that is launched with Start::kEarly calls it before it reads or
+/// writes memory. Since it waits first, the end of one kernel implies the end of all before it.
 __device__ __forceinline__ void AwaitPrevious() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(NF_CUDA_EMULATION)
+  emulation::CountAwait();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 /// When a kernel's blocks may be set up: after the kernel before it, or while that one still runs,
-/// which hides the time of the launch. Devices before compute capability 9.0 know only the first.
+/// which hides the time of the launch. Devices before compute capability 9.0 support only the
+/// first, and so does code for them: NF_CUDA_STARTS_EARLY is defined if the others run code that
+/// waits.
 enum class Start : std::uint8_t { kAfterPrevious, kEarly };
 
 /// Launches `kernel` with arguments converted to its parameters. A grid without blocks launches
@@ -63,6 +67,7 @@ void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   const auto call = [](const void* closure) { (*static_cast<const decltype(thread)*>(closure))(); };
   if (!emulation::Run(grid, block, shared_bytes, call, &thread))
     Check(cudaGetLastError(), "launching a kernel");
+  emulation::CheckAwaits(kStart == Start::kEarly);
 #else
   // A kernel may use 48 KiB without this attribute, static arrays included; ours take less than 32.
   constexpr std::size_t kSharedWithoutAsking = 16 * 1024;
@@ -86,7 +91,9 @@ void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &early;
+#if defined(NF_CUDA_STARTS_EARLY)
   config.numAttrs = kStart == Start::kEarly && CanStartEarly() ? 1 : 0;
+#endif
   const cudaError_t error = cudaLaunchKernelExC(&config, function, pointers.data());
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is reported once
   Check(error, "launching a kernel");

@@ -53,8 +53,8 @@ struct ColumnPair {
   }
 };
 
-/// The place of a thread's two columns in a tile, of which each warp takes a strip of 32 rows and 64
-/// columns. kPlain: the tile is inside.
+/// The place of a thread's two columns in a tile, of which each warp takes a strip of 32 rows and
+/// 64 columns. kPlain: the tile is inside.
 template <bool kPlain>
 struct StripPlace {
   int row, col;    // in the tile
@@ -73,8 +73,8 @@ struct StripPlace {
   }
 };
 
-/// Stores a tile's transposed codes, which lie in shared memory as PieceAt() places them. kPlain: the
-/// tile is inside, and codes are aligned.
+/// Stores a tile's transposed codes, which lie in shared memory as PieceAt() places them. kPlain:
+/// the tile is inside, and codes are aligned.
 template <int kCodeBits, bool kPlain>
 __device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const TileOrigin& origin,
                                             const uint4* pieces) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const
   const int first_line = static_cast<int>(threadIdx.x) / kPieces,
             piece = static_cast<int>(threadIdx.x) % kPieces;
   const std::size_t row = origin.row + static_cast<std::size_t>(piece * 128 / kCodeBits);
-  std::size_t offset = (origin.col + static_cast<std::size_t>(first_line)) * out.code_stride +
-                       row * kCodeBits / 8;
+  std::size_t offset =
+      (origin.col + static_cast<std::size_t>(first_line)) * out.code_stride + row * kCodeBits / 8;
   KeepOffset(offset);
 #pragma unroll
   for (int i = 0; i < kTile / kStep; ++i) {
@@ -160,9 +160,8 @@ __device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
         std::uint32_t codes[4];
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          codes[w] = EncodeWord<F>([&](int k) {
-            return pair.Item(column, i * 16 + w * 4 + k) * scales[column].scale;
-          });
+          codes[w] = EncodeWord<F>(
+              [&](int k) { return pair.Item(column, i * 16 + w * 4 + k) * scales[column].scale; });
         }
         pieces[PieceAt<8>(place.col + column, place.row / 16 + i)] =
             make_uint4(codes[0], codes[1], codes[2], codes[3]);
@@ -173,8 +172,8 @@ __device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
   } else {
 #pragma unroll
     for (int i = 0; i < kStripRows; ++i) {
-      const std::uint32_t codes = EncodePair<F>(pair.Item(0, i) * scales[0].scale,
-                                                pair.Item(1, i) * scales[1].scale);
+      const std::uint32_t codes =
+          EncodePair<F>(pair.Item(0, i) * scales[0].scale, pair.Item(1, i) * scales[1].scale);
       *reinterpret_cast<std::uint16_t*>(tile + (place.row + i) * kTile + place.col) =
           static_cast<std::uint16_t>(codes);
     }

@@ -6,6 +6,7 @@
 #include "narrowfloat/kernels/cuda/hadamard.cuh"
 #include "narrowfloat/kernels/cuda/quantize_columns.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
+#include "narrowfloat/numerics/stochastic.h"
 
 namespace narrowfloat::cuda {
 namespace {
@@ -68,8 +69,8 @@ __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&
     scales[column] = Choose<S>(states[column], amaxes[column], errors[column]);
 }
 
-/// Encodes the columns of a tile, whose items are in shared memory; `pieces` takes the codes. kPlain:
-/// the tile is inside, and codes are aligned.
+/// Encodes the columns of a tile, whose items are in shared memory; `pieces` takes the codes.
+/// kPlain: the tile is inside, and codes are aligned.
 template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& args,
                                                        const TileOrigin& origin,
@@ -97,8 +98,8 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
       largest = amaxes.largest;
 #pragma unroll
       for (int column = 0; column < 2; ++column)
-        block_amaxes[column] = std::bit_cast<float>(
-            amaxes.square[block * kBlocks<S> + (place.col + column) / kBlock]);
+        block_amaxes[column] =
+            std::bit_cast<float>(amaxes.square[block * kBlocks<S> + (place.col + column) / kBlock]);
     } else {
       ItemsAmax found[2];
       pair.FindAmaxes(found);
@@ -106,7 +107,6 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
       block_amaxes[1] = found[1].value;
       largest = found[0].largest > found[1].largest ? found[0].largest : found[1].largest;
     }
-    const bool is_special = largest >= kFloatInfinity;
     BlockScale scales[2];
     bool chosen = false;
     if constexpr (kWithOptions && FourOverSixScheme<S>) {
@@ -123,6 +123,9 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
       amaxes.scales[place.col + column][block] =
           static_cast<std::uint8_t>(scales[column].scale_inv);
     }
+    const bool has_special = largest >= kFloatInfinity;
+    const bool is_special = IsSpecialBlock<S>(has_special, scales[0].scale) ||
+                            IsSpecialBlock<S>(has_special, scales[1].scale);
 #pragma unroll
     for (int i = 0; i < kBlock; i += kRun) {
       std::uint32_t codes[2][2];  // of each column

@@ -50,9 +50,13 @@ using Place = TilePlace<kChunkItems<S>>;
 template <Scheme S, class T>
 using ChunkOf = Chunk<T, kChunkItems<S>>;
 
-/// What kernels are compiled with and without, since it takes registers: nothing; the Hadamard
-/// transform of columns; that, stochastic rounding, 4over6 and an amax per line.
-enum class Extras : std::uint8_t { kNone, kTransform, kOptions };
+/// What a kernel can do beside nearest rounding. It is compiled once for each, since all of it
+/// takes more registers.
+enum class Extras : std::uint8_t {
+  kNone,
+  kTransform,  // the Hadamard transform of columns
+  kOptions,    // that, stochastic rounding, 4over6, an amax per line, two scales of a square
+};
 
 /// True if the scales of a tile's columns are collected in shared memory: those of one column are
 /// adjacent bytes, and lie far from those of the next one.
@@ -110,8 +114,8 @@ __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out
 }
 
 /// Stores the scales of 4 blocks of a column of a tile, of which `block` is the first, at once if
-/// they lie in one word of the memory. Requires: `scales` is aligned to 4 bytes. kPlain: the tile is
-/// inside.
+/// they lie in one word of the memory. Requires: `scales` is aligned to 4 bytes. kPlain: the tile
+/// is inside.
 template <Scheme S, bool kPlain>
 __device__ __forceinline__ void StoreFourScales(const QuantizeArguments& args,
                                                 const TileOrigin& origin, int column, int block,
@@ -196,7 +200,8 @@ __device__ __forceinline__ void EncodeSixteen(const QuantizeArguments& args, con
   }
 }
 
-/// Where a thread's codes and scales of rows lie. kPlain: the tile is inside, and codes are aligned.
+/// Where a thread's codes and scales of rows lie. kPlain: the tile is inside, and codes are
+/// aligned.
 template <Scheme S, bool kPlain>
 class RowPlace {
  public:
@@ -206,7 +211,7 @@ class RowPlace {
                place.col_of_tensor * kBits<typename S::Element> / 8),
         scales_((out_.strides.LineOffset(place.Row(0)) +
                  out_.strides.BlockOffset(ScaleBlockIndex<S>(place.col_of_tensor))) *
-                    kScaleBytes<S>),
+                kScaleBytes<S>),
         is_whole_(kPlain || (place.tile_is_inside && args.rowwise_is_aligned)),
         has_block_(place.col_of_tensor / kBlockItems<S> * kBlockItems<S> < args.in.shape.cols),
         place_(place) {
@@ -223,14 +228,14 @@ class RowPlace {
     static_assert(kPassesOfQuarter > 0);
     const auto quarter = static_cast<unsigned>(pass / kPassesOfQuarter);
     const auto line = static_cast<unsigned>(pass % kPassesOfQuarter * Place<S>::kRowsOfPass);
-    std::byte* to = out_.scale_inv + scales_ +
-                    (quarter * out_.strides.line_quarter + line * out_.strides.line) *
-                                  kScaleBytes<S>;
+    std::byte* to =
+        out_.scale_inv + scales_ +
+        (quarter * out_.strides.line_quarter + line * out_.strides.line) * kScaleBytes<S>;
     StoreScaleAt<S>(to, scale_inv);
   }
   __device__ __forceinline__ void StoreCodes(int pass, const std::uint32_t (&codes)[2]) const {
-    std::byte* to =
-        out_.codes + codes_ + static_cast<std::size_t>(pass * Place<S>::kRowsOfPass) * out_.code_stride;
+    std::byte* to = out_.codes + codes_ +
+                    static_cast<std::size_t>(pass * Place<S>::kRowsOfPass) * out_.code_stride;
     if (kPlain || is_whole_) {
       *reinterpret_cast<uint2*>(to) = make_uint2(codes[0], codes[1]);
     } else if (const int valid = place_.Valid(pass); valid > 0) {
@@ -245,18 +250,26 @@ class RowPlace {
   const Place<S>& place_;
 };
 
-/// True for schemes with 4-bit codes whose scales are powers of two that map no item beyond 6.
+/// True for schemes with 4-bit codes whose scales are powers of two that map no item beyond 6: E8M0
+/// scales, which are rounded up (MxRule).
 template <Scheme S>
 inline constexpr bool kScalesByPowers =
     kBits<typename S::Element> == 4 && S::kLayout.scale_type == ScaleType::kE8M0;
 
-/// Encodes 16 items of a row by nearest rounding, or with the random bytes of a run. is_special: one
-/// may be NaN or infinite.
+/// Returns true if a block is not encoded as most are: `has_special`, an item may be NaN or
+/// infinite, or the scale is negative, which it is for zeros under a negative amax next to 0.
+template <Scheme S>
+__device__ __forceinline__ bool IsSpecialBlock(bool has_special, float scale) {
+  return has_special || (!kScalesByPowers<S> && !(scale >= 0.0f));
+}
+
+/// Encodes 16 items of a row by nearest rounding, or with the random bytes of a run.
 template <Scheme S, class T, bool kWithOptions>
 __device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args,
                                                    const ChunkOf<S, T>& chunk, float scale,
-                                                   bool is_special, std::uint64_t run,
+                                                   bool has_special, std::uint64_t run,
                                                    std::uint32_t (&codes)[2]) {
+  const bool is_special = IsSpecialBlock<S>(has_special, scale);
   if constexpr (kEncodesWords<T> && !kWithOptions) {
     if (!is_special && kScalesByPowers<S>) return EncodeRowWordsByPower(chunk.words, scale, codes);
     if (!is_special) return EncodeRowWords(chunk.words, scale, codes);
@@ -268,8 +281,9 @@ __device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args
 /// Encodes a chunk of a pass and stores the codes.
 template <Scheme S, class T, bool kWithOptions, bool kPlain>
 __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const Place<S>& place,
-                                            const RowPlace<S, kPlain>& out, const ChunkOf<S, T>& chunk,
-                                            float scale, bool is_special, int pass) {
+                                            const RowPlace<S, kPlain>& out,
+                                            const ChunkOf<S, T>& chunk, float scale,
+                                            bool is_special, int pass) {
   using F = typename S::Element;
   std::uint32_t codes[2];
   if constexpr (kBits<F> == 4) {
@@ -300,8 +314,8 @@ template <Scheme S, class T, bool kWithOptions, bool kPlain>
 __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
                                           const typename S::TensorState& tensor_state,
                                           const ChunkOf<S, T>& chunk, float amax,
-                                          const Place<S>& place, const RowPlace<S, kPlain>& out, int pass,
-                                          [[maybe_unused]] const SharedErrors* errors) {
+                                          const Place<S>& place, const RowPlace<S, kPlain>& out,
+                                          int pass, [[maybe_unused]] const SharedErrors* errors) {
   const std::size_t row = place.Row(pass);
   const int valid = place.Valid(pass);
   typename S::TensorState state = tensor_state;
@@ -316,7 +330,8 @@ __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
         errors->OfBlock(pass * place.kRowsOfPass + place.row, place.col / kBlockItems<S>,
                         of_candidates);
       } else {
-        FindErrors<S>(state, [&](int i) { return chunk.Item(i); }, valid, amax, of_candidates);
+        FindErrors<S>(
+            state, [&](int i) { return chunk.Item(i); }, valid, amax, of_candidates);
       }
       scale = Choose<S>(state, amax, of_candidates);
       chosen = true;
@@ -348,9 +363,8 @@ __device__ __forceinline__ void FindRowScales(const typename S::TensorState& sta
 #pragma unroll
     for (int i = 0; i < kShares; ++i) {
       scales[part + i] =
-          kShares == 1
-              ? scale.scale
-              : __shfl_sync(kAllLanes, scale.scale, (lane & ~(kThreadsOfBlock - 1)) | i);
+          kShares == 1 ? scale.scale
+                       : __shfl_sync(kAllLanes, scale.scale, (lane & ~(kThreadsOfBlock - 1)) | i);
     }
   }
 }

@@ -3,6 +3,7 @@
 // the same codes: these are computed once.
 #pragma once
 
+#include "narrowfloat/kernels/cuda/launch.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
 #include "narrowfloat/kernels/cuda/transpose.cuh"
 
@@ -49,8 +50,8 @@ __device__ __forceinline__ void TransposeEightByEight(std::uint32_t (&words)[8])
   }
 }
 
-/// Stores the columns' codes of a tile, whose rows are in `rows`. Uses `columns` for words that wait
-/// to be joined.
+/// Stores the columns' codes of a tile, whose rows are in `rows`. Uses `columns` for the words of
+/// the columns: a thread makes 8 of them, each of one column, and stores 4 of one column at a time.
 __device__ __forceinline__ void StoreFourBitColumns(const QuantizeArguments& args,
                                                     const TileOrigin& origin,
                                                     const SharedCodes& rows, SharedCodes& columns) {
@@ -119,8 +120,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   }
   __syncthreads();
   const bool is_special = largest >= kFloatInfinity;
-  const typename S::TensorState state =
-      StateOf<S>(args, kRowwise ? args.rowwise : args.columnwise);
+  const typename S::TensorState state = StateOf<S>(args, kRowwise ? args.rowwise : args.columnwise);
   [[maybe_unused]] const RowPlace<S, false> out(args, place);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
     const int column = static_cast<int>(threadIdx.x) % kTile;
     const int block = static_cast<int>(threadIdx.x) / kTile * 4;
     StoreFourScales<S, false>(args, place.origin, column, block,
-                       &scales[column / kBlockItems<S>][block]);
+                              &scales[column / kBlockItems<S>][block]);
   }
 }
 

@@ -2,12 +2,13 @@
 // Quantizes and dequantizes for one scheme, number NF_CUDA_SCHEME of AllSchemes.
 //
 // QuantizeTiles: a block of 256 threads takes a tile of 128x128 items. Each thread loads items of
-// some rows, 8 bytes of codes of each, before it uses them. Rows are encoded from registers; NVFP4's squares,
-// and all columns, from a copy of the tile in shared memory. Of columns, each warp takes a strip of
-// 32 rows and 64 columns, and each of its threads two adjacent columns. Their codes are collected
-// in shared memory and stored 16 bytes at a time. QuantizeSameCodes encodes whole tensors and 8-bit
-// squares once for both directions, from registers. QuantizeFlat encodes the rows of a whole tensor
-// without tiles.
+// some rows, 8 bytes of codes of each, before it uses them. Rows are encoded from registers;
+// squares of NVFP4 with options, and all columns, from a copy of the tile in shared memory. Of
+// columns, each warp takes a strip of 32 rows and 64 columns, and each of its threads two adjacent
+// columns. Their codes are collected in shared memory and stored 16 bytes at a time.
+// QuantizeSameCodes and QuantizeSquares encode once for both directions, from registers: whole
+// tensors and squares of 8-bit codes, and squares of 4-bit codes. QuantizeFlat encodes the rows of
+// a whole tensor without tiles.
 #include <cuda_runtime.h>
 
 #include <tuple>
@@ -94,8 +95,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
       if (largest >= kFloatInfinity) amaxes.largest = largest;
     } else if constexpr (kRowwise) {
       const bool is_special = largest >= kFloatInfinity;
-      if (kWithOptions &&
-          (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr)) {
+      if (kWithOptions && (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr)) {
 #pragma unroll 1
         for (int pass = first; pass < first + kPassesAtOnce; ++pass) {
           // Loads again: an array of registers has no index.
@@ -111,7 +111,8 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
         FindRowScales<S>(state, block_amaxes, out, first, scales);
 #pragma unroll
         for (int i = 0; i < kPassesAtOnce; ++i)
-          EncodeChunk<S, T, kWithOptions>(args, place, out, chunks[i], scales[i], is_special, first + i);
+          EncodeChunk<S, T, kWithOptions>(args, place, out, chunks[i], scales[i], is_special,
+                                          first + i);
       }
     }
   }
@@ -126,8 +127,9 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
         Items chunk;
         chunk.Fetch(chunk_at(pass));
         float of_row[2];
-        FindErrors<S>(state, [&](int i) { return chunk.Item(i); }, place.Valid(pass),
-                      std::bit_cast<float>(square_of(pass)), of_row);
+        FindErrors<S>(
+            state, [&](int i) { return chunk.Item(i); }, place.Valid(pass),
+            std::bit_cast<float>(square_of(pass)), of_row);
 #pragma unroll
         for (int c = 0; c < 2; ++c)
           errors->of_row[c][pass * place.kRowsOfPass + place.row][place.col / kErrorItems] =
@@ -139,9 +141,10 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
     for (int pass = 0; pass < kPasses; ++pass) {
       Items chunk;
       chunk.Fetch(chunk_at(pass));
-      const float scale = RowScale<S, T, kWithOptions>(args, state, chunk, std::bit_cast<float>(square_of(pass)),
-                                         place, out, pass, errors);
-      EncodeChunk<S, T, kWithOptions>(args, place, out, chunk, scale, amaxes.largest >= kFloatInfinity, pass);
+      const float scale = RowScale<S, T, kWithOptions>(
+          args, state, chunk, std::bit_cast<float>(square_of(pass)), place, out, pass, errors);
+      EncodeChunk<S, T, kWithOptions>(args, place, out, chunk, scale,
+                                      amaxes.largest >= kFloatInfinity, pass);
     }
   }
   if constexpr (kColumnwise) {
@@ -173,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
   const Place<S> place(args.in.shape);
   if (place.origin.row >= args.in.shape.rows) return;
   if constexpr (kBits<typename S::Element> == 4 && kExtras != Extras::kOptions) {
-    // Instructions are the limit: most tiles do without those for the others.
+    // Instructions are the limit: tiles inside the tensor need no checks of its edges.
     if (IsPlain(args.in, place) && args.rowwise_is_aligned && args.columnwise_is_aligned)
       return QuantizeTile<S, T, kRowwise, kColumnwise, kExtras, true>(args, place, amaxes);
   }
@@ -187,7 +190,8 @@ bool IsAligned(const DirectionMemory<std::byte>& out, std::size_t bytes) {
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 void LaunchTiles(const QuantizeArguments& args, Stream stream) {
   const auto launch = [&](auto* kernel, std::size_t shared_bytes) {
-    Launch<Start::kEarly>(kernel, GridOf(args.in.shape), dim3(kThreads), shared_bytes, stream, args);
+    Launch<Start::kEarly>(kernel, GridOf(args.in.shape), dim3(kThreads), shared_bytes, stream,
+                          args);
   };
   if constexpr (kHasSameCodes<S>) {
     launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>,
@@ -197,10 +201,11 @@ void LaunchTiles(const QuantizeArguments& args, Stream stream) {
         kColumnwise || kIsSquare<S> ? kTileBytes<T> + kPiecesBytes<S> : 0;
     if constexpr (FourOverSixScheme<S> || S::kOptions.Has(Option::kStochasticRounding) ||
                   S::kOptions.Has(Option::kRowScaled)) {
-      const bool has_options =
-          args.stochastic || args.options.four_over_six != FourOverSix::kOff ||
-          args.rowwise.line_amaxes != nullptr || args.columnwise.line_amaxes != nullptr;
-      // Of the two kernels for square blocks, this one may give the directions different scales.
+      const bool has_options = args.stochastic || args.options.four_over_six != FourOverSix::kOff ||
+                               args.rowwise.line_amaxes != nullptr ||
+                               args.columnwise.line_amaxes != nullptr;
+      // Of the two kernels for square blocks, this one may give the directions different scales,
+      // and it keeps the items, whose columns are then summed.
       const bool differ =
           kRowwise && kColumnwise && !args.rowwise.amax.IsSame(args.columnwise.amax);
       if (has_options || (kHasFourBitSquares<S> && (differ || args.strip_sums != nullptr))) {
@@ -233,8 +238,8 @@ void LaunchRows(const QuantizeArguments& args, Stream stream) {
       flat.in.is_aligned = reinterpret_cast<std::uintptr_t>(args.in.data) % 16 == 0;
       flat.rowwise_is_aligned = reinterpret_cast<std::uintptr_t>(args.rowwise.codes) % 8 == 0;
       return Launch<Start::kEarly>(&QuantizeFlat<S, T>,
-                    dim3(static_cast<unsigned>(CeilDiv(shape.Size(), kOfBlock))), dim3(kThreads), 0,
-                    stream, flat, shape.Size());
+                                   dim3(static_cast<unsigned>(CeilDiv(shape.Size(), kOfBlock))),
+                                   dim3(kThreads), 0, stream, flat, shape.Size());
     }
   }
   LaunchTiles<S, T, true, false>(args, stream);

@@ -18,7 +18,8 @@ struct TileOrigin {
   std::size_t row, col;
 };
 
-// Rows of tiles that one dimension of a grid has room for. In the emulation the next one has a part.
+// Rows of tiles that one dimension of a grid has room for. In the emulation the next one has a
+// part.
 #if defined(NF_CUDA_EMULATION)
 constexpr unsigned kTilesOfGrid = 1;
 #else

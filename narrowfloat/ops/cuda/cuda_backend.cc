@@ -86,19 +86,21 @@ class Scratch {
  public:
   /// `lines` is the number of line amaxes.
   Scratch(std::size_t lines, cuda::Stream stream)
-      : bytes_((kNumbers + lines) * sizeof(float)), memory_(bytes_, stream) {}
+      : bytes_(sizeof(Numbers) + lines * sizeof(unsigned)), memory_(bytes_, stream) {}
 
   /// Zeroes all numbers, which must precede raising them.
   void Zero(cuda::Stream stream) {
     cuda::CopyBytes(memory_.data(), nullptr, bytes_, nullptr, stream);
   }
 
-  unsigned* amax_bits() { return At(0); }
-  unsigned* columnwise_amax_bits() { return At(1); }
-  float* tensor_scale() { return AsFloats(At(2)); }
-  std::byte* rowwise_state() { return memory_.data() + kStates; }
-  std::byte* columnwise_state() { return rowwise_state() + cuda::kMostStateBytes; }
-  unsigned* line_amax_bits(std::size_t first) { return At(kNumbers + first); }
+  unsigned* amax_bits() { return &numbers()->amax_bits; }
+  unsigned* columnwise_amax_bits() { return &numbers()->columnwise_amax_bits; }
+  float* tensor_scale() { return &numbers()->tensor_scale; }
+  std::byte* rowwise_state() { return numbers()->states[0]; }
+  std::byte* columnwise_state() { return numbers()->states[1]; }
+  unsigned* line_amax_bits(std::size_t first) {
+    return reinterpret_cast<unsigned*>(numbers() + 1) + first;
+  }
 
   /// An amax is a number whose bits the kernels raise as an integer.
   static float* AsFloats(unsigned* bits) { return reinterpret_cast<float*>(bits); }
@@ -107,11 +109,14 @@ class Scratch {
   }
 
  private:
-  static constexpr std::size_t kStates = 16;  // bytes before them, of which 12 are used
-  // Of the size of numbers, before the line amaxes.
-  static constexpr std::size_t kNumbers = (kStates + 2 * cuda::kMostStateBytes) / sizeof(float);
+  /// As they lie in device memory. The line amaxes follow them.
+  struct Numbers {
+    unsigned amax_bits, columnwise_amax_bits;
+    float tensor_scale;
+    alignas(kAlignment) std::byte states[2][cuda::kMostStateBytes];
+  };
 
-  unsigned* At(std::size_t i) { return reinterpret_cast<unsigned*>(memory_.data()) + i; }
+  Numbers* numbers() { return reinterpret_cast<Numbers*>(memory_.data()); }
 
   std::size_t bytes_;
   cuda::Memory memory_;

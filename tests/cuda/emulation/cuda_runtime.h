@@ -73,6 +73,11 @@ bool Run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*call)(const voi
          const void* closure);
 std::byte* SharedMemory();
 
+/// Counts the threads that call it. CheckAwaits aborts unless, of the last launch, all threads have
+/// called it once (`early`), or none has.
+void CountAwait();
+void CheckAwaits(bool early);
+
 /// Returns the number of allocations that are not freed, to find leaks.
 std::size_t LiveAllocations();
 /// Makes the next call of the runtime on this thread fail with cudaErrorUnknown.

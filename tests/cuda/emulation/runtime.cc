@@ -169,6 +169,7 @@ struct Access {
 
 constinit thread_local cudaError_t last_error = cudaSuccess;
 constinit thread_local bool next_call_fails = false;
+constinit thread_local std::size_t launched_threads = 0, awaits = 0;  // of the last launch
 std::atomic<int> device_count = 1;
 
 /// Returns the result of a call of the runtime: that of `body`, or the error of FailNextCall() or
@@ -227,6 +228,8 @@ bool Run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*call)(const voi
   const cudaError_t error =
       Call([&] { return fits ? cudaSuccess : cudaErrorInvalidConfiguration; });
   if (error != cudaSuccess) return false;
+  launched_threads = threads * grid.x * grid.y * grid.z;
+  awaits = 0;
   const Access access;
   // A device does not know the settings of the host's thread.
   std::fenv_t environment;
@@ -235,6 +238,17 @@ bool Run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*call)(const voi
   RunBlocks(grid, block, shared_bytes, call, closure);
   std::fesetenv(&environment);
   return true;
+}
+
+void CountAwait() {
+  ++awaits;
+}
+
+void CheckAwaits(bool early) {
+  const std::size_t expected = early ? launched_threads : 0;
+  if (awaits != expected)
+    Die("AwaitPrevious was called by %zu of %zu threads of a kernel that starts %s", awaits,
+        launched_threads, early ? "early" : "after the previous one");
 }
 
 std::size_t LiveAllocations() {

@@ -32,7 +32,7 @@ namespace {
 
 /// Shared memory for the columns' codes of a tile, if they do not take the place of its items.
 template <Scheme S>
-inline constexpr std::size_t kPiecesBytes =
+[[maybe_unused]] inline constexpr std::size_t kPiecesBytes =
     kBits<typename S::Element> == 4 ? std::size_t{kTile} * kFourBitPieces * 16 : 0;
 
 /// Blocks that a multiprocessor has registers for, so that some load while others compute.

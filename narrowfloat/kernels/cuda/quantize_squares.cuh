@@ -15,7 +15,7 @@ inline constexpr bool kHasFourBitSquares = kBits<typename S::Element> == 4 && kI
 
 /// A tile of 4-bit codes in shared memory, as words of 8 codes of a row or of a column.
 struct SharedCodes {
-  static constexpr int kWords = kTile / 8;  // of a line
+  static constexpr int kWords = kTile / 8;          // of a line
   alignas(16) std::uint32_t words[kTile * kWords];  // two are stored at a time
 
   /// Position of a word of a row. The same word of rows that are 8 apart, and words of adjacent

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times verbs on a CUDA device, beside copies of as many bytes within device memory, which read a
-// half and write a half. Usage: cuda_bench [rows cols [how specs begin]].
+// half and write a half. Usage: cuda_bench [rows cols [prefix of specs]].
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <cstdio>

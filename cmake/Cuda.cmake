@@ -23,8 +23,8 @@ function(nf_nvcc object source flags)
   endforeach()
   list(GET NF_CUDA_ARCHITECTURES -1 last)
   list(APPEND targets -gencode arch=compute_${last},code=compute_${last})
-  # Devices of compute capability 9.0 or later run the machine code for their own major version, or else the last
-  # one's: see Start in launch.cuh.
+  # A device of compute capability 9.0 or later runs machine code for its own major version, or what the driver
+  # compiles from the last one's PTX. If the last one is 9.0 or later, its kernels therefore wait: see Start in launch.cuh.
   if(last GREATER_EQUAL 90)
     list(APPEND targets -DNF_CUDA_STARTS_EARLY)
   endif()

@@ -95,7 +95,7 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
     const auto item_of = [&](int i) {
       return Decode<BFloat16>(words[i / 2] >> (i % 2 * 16) & 0xFFFFu);
     };
-    // 2^(2 - exponent of the fourth item), times 1 to 2 with all bits.
+    // Maps the largest exponent of the items to 2; times 1 to 2 with all bits of a mantissa.
     const std::uint32_t power = 252u - exponent;
     const std::uint32_t random = (pattern >> 16) * 0x9E3779B9u;
     const auto scale = std::bit_cast<float>(power << 23 | random >> 9);

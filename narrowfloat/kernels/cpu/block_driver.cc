@@ -208,7 +208,8 @@ class BlockDriver {
   /// cache, one below the other, and writes their transposes.
   void Patches(const Tile& tile, Direction direction) {
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
-    // Where a tile has one row of patches, these prefetch pieces; else the next patch is below.
+    // In a tile of one row of patches the next patch lies to the right, and each strip prefetches a
+    // piece of each row of the next two. In other tiles the next patch lies below.
     const bool is_low = tile.row_end - tile.row_begin <= kTransposedRun;
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
       std::size_t held = 0;  // rows that are encoded, but not written

@@ -24,8 +24,8 @@ __device__ __forceinline__ float FusedAdd(float a, float b, float c) {
 #endif
 }
 
-/// Returns x, or 0 if x is less or NaN, or 1 if x is more. An operand of the instruction that
-/// computes x.
+/// Returns x, or 0 if x is less or NaN, or 1 if x is more. nvcc makes it a modifier of the
+/// instruction that computes x.
 __device__ __forceinline__ float Saturate(float x) {
 #if NF_DEVICE_ARCH > 0
   return __saturatef(x);
@@ -91,14 +91,14 @@ __device__ __forceinline__ std::uint32_t EncodeEight(const Item& item, float sca
   return JoinedCodes(word, std::bit_cast<std::uint32_t>(kRoundsToIntegers));
 }
 
-/// Returns the power of two that a magnitude's steps are a half of: 1 below 2, else the largest one
-/// that is not above the magnitude.
+/// Returns twice the distance between E2M1's values at a magnitude: 1 below 2, else the largest
+/// power of two that is not above the magnitude.
 __device__ __forceinline__ float DoubledStep(float magnitude) {
   const auto binade =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) & kFloatInfinity);
   return fmaxf(binade, 1.0f);
 }
-constexpr float kStepsAreLast = 4194304.0f;  // 2^22: its product with DoubledStep has that last bit
+constexpr float kStepsAreLast = 4194304.0f;  // 2^22: times DoubledStep, its last bit is one step
 
 /// Returns a magnitude, at most 6, rounded to E2M1.
 __device__ __forceinline__ float RoundToE2M1(float magnitude) {
@@ -110,12 +110,13 @@ __device__ __forceinline__ float RoundToE2M1(float magnitude) {
 __device__ __forceinline__ std::uint32_t StochasticCode(float magnitude, std::uint32_t random,
                                                         unsigned byte) {
   const float doubled = DoubledStep(magnitude);
-  // The byte, placed in the last bits of 2^23, times half of a 256th.
+  // The byte is put into the last bits of 2^23; the fraction is the byte over 512, exact.
   const auto placed = std::bit_cast<float>(__byte_perm(random, 0x4B000000u, 0x7540u + byte));
   const float fraction = FusedAdd(placed, 1.0f / 512.0f, -8388608.0f / 512.0f);
   const float raised = FusedAdd(fraction, doubled, magnitude);
-  // A sum of which the steps of `raised` are the last bits, rounded towards zero. Three times the
-  // doubled step makes those bits and twice the exponent a multiple of 8 and the code.
+  // The sum's last bits count the steps of `raised`, rounded towards zero. Its exponent counts the
+  // doublings of the step, each of which adds 2 to the code. The 6 steps of 3 * doubled make what
+  // both have beside the code a multiple of 8.
   constexpr float kStepsAndSix = kStepsAreLast + 3.0f;
 #if NF_DEVICE_ARCH > 0
   const auto sum = std::bit_cast<std::uint32_t>(__fmaf_rz(doubled, kStepsAndSix, raised));

@@ -13,7 +13,8 @@
 
 namespace narrowfloat::cuda {
 
-/// True for items and devices that this file is for, and in the emulation.
+/// True if kernels encode items of T by this file: bfloat16, on devices of compute capability 9.0
+/// or later and in the emulation.
 template <class T>
 inline constexpr bool kEncodesWords = std::is_same_v<T, BFloat16> &&
                                       (NF_DEVICE_ARCH == 0 || NF_DEVICE_ARCH >= 900);

@@ -73,7 +73,7 @@ template <Scheme S, class Item>
 __device__ __forceinline__ float ErrorOf(const typename S::TensorState& state, const Item& item,
                                          int count, const BlockScale& scale) {
   const bool squared = state.four_over_six == FourOverSix::kMeanSquaredError;
-  // A negative amax next to 0 has an infinite state.encode, and negative scales of zeros.
+  // See IsSpecialBlock in quantize_rows.cuh.
   const bool is_plain = scale.scale >= 0.0f && fabsf(state.encode) <= kLargestFloat;
   if (is_plain && state.fast_error)
     return squared ? SumOfErrors<S, true, true>(state, item, scale)

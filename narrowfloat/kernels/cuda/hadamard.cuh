@@ -139,9 +139,10 @@ template <class T>
 __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint32_t preceding) {
   // As in TransformGroup: 24 bits less those of a term, and 4.
   constexpr std::uint32_t kMostRange = 24 - 5 - T::kMantissaBits;
-  // bfloat16's sums are multiples of its items' last bits, and a quarter must stay normal.
+  // Sums are multiples of the items' last bits. Those whose quarter may be subnormal are left to
+  // TransformGroup, so that nothing depends on how a device converts subnormal numbers.
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
-  // And their sum, up to 16 times as large, must stay finite.
+  // A sum is up to 16 times as large as an item, and must be finite.
   constexpr std::uint32_t kMostField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
   const std::uint32_t high = largest >> T::kMantissaBits;
   const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;

@@ -23,7 +23,7 @@ namespace narrowfloat::cuda {
 #define NF_DEVICE_ARCH 0
 #endif
 
-/// Has an offset computed here, once: nvcc otherwise computes it anew before every use.
+/// Makes nvcc compute an offset at this place. It otherwise computes it again before every use.
 __device__ __forceinline__ void KeepOffset([[maybe_unused]] std::size_t& offset) {
 #if NF_DEVICE_ARCH > 0
   asm volatile("" : "+l"(offset));

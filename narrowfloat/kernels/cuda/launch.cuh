@@ -47,10 +47,10 @@ __device__ __forceinline__ void AwaitPrevious() {
 #endif
 }
 
-/// When a kernel's blocks may be set up: after the kernel before it, or while that one still runs,
-/// which hides the time of the launch. Devices before compute capability 9.0 support only the
-/// first, and so does code for them: NF_CUDA_STARTS_EARLY is defined if the others run code that
-/// waits.
+/// When the device sets up a kernel's blocks: after the kernel before it on the stream has ended,
+/// or while that one still runs, which hides the time of the launch. Devices before compute
+/// capability 9.0 support only the first. kEarly has an effect if NF_CUDA_STARTS_EARLY is defined:
+/// the build defines it if all other devices run code in which AwaitPrevious() waits.
 enum class Start : std::uint8_t { kAfterPrevious, kEarly };
 
 /// Launches `kernel` with arguments converted to its parameters. A grid without blocks launches

@@ -11,8 +11,6 @@
 namespace narrowfloat::cuda {
 namespace {
 
-constexpr int kFourBitPieces = kTile / 32;  // of 16 bytes, of a line of a tile
-
 /// Transforms the columns of a tile in shared memory, 16 rows at a time.
 template <class T>
 __device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sign_mask) {

@@ -82,7 +82,7 @@ __device__ __forceinline__ typename S::TensorState StateOf(const QuantizeArgumen
   if constexpr (WholeTensorScheme<S>) {
     return {*args.tensor_scale};
   } else {
-    // Divisions take longer than a load.
+    // Made once for the call: Prepare() divides.
     if (out.state != nullptr) return *reinterpret_cast<const typename S::TensorState*>(out.state);
     return S::Prepare(out.amax.Get(), args.options);
   }
@@ -223,7 +223,8 @@ class RowPlace {
   /// Stores the scale of a pass's row and the thread's block, if they lie in the tensor.
   __device__ __forceinline__ void StoreScale(int pass, std::uint32_t scale_inv) const {
     if (!kPlain && !(has_block_ && place_.Row(pass) < place_.rows)) return;
-    // A tile begins with a run of 128 lines, and a row of pass 0 lies in its first quarter.
+    // A tile's rows are one of ScaleStrides' runs of 128 lines; those of pass 0 are in its first
+    // quarter.
     constexpr int kPassesOfQuarter = static_cast<int>(kSwizzleQuarter) / Place<S>::kRowsOfPass;
     static_assert(kPassesOfQuarter > 0);
     const auto quarter = static_cast<unsigned>(pass / kPassesOfQuarter);
@@ -256,8 +257,9 @@ template <Scheme S>
 inline constexpr bool kScalesByPowers =
     kBits<typename S::Element> == 4 && S::kLayout.scale_type == ScaleType::kE8M0;
 
-/// Returns true if a block is not encoded as most are: `has_special`, an item may be NaN or
-/// infinite, or the scale is negative, which it is for zeros under a negative amax next to 0.
+/// Returns true if a block must be encoded by the functions for special items: an item may be NaN
+/// or infinite (has_special), or the scale is negative. A block of zeros has a negative scale if
+/// the tensor's amax is negative and so small that state.encode is infinite.
 template <Scheme S>
 __device__ __forceinline__ bool IsSpecialBlock(bool has_special, float scale) {
   return has_special || (!kScalesByPowers<S> && !(scale >= 0.0f));

@@ -87,8 +87,7 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
       }
     }
     [[maybe_unused]] const auto square_of = [&](int pass) -> unsigned& {
-      return amaxes[(pass * kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
-                    place.col / kBlockItems<S>];
+      return amaxes[place.template Square<kBlockItems<S>>(pass)];
     };
     if constexpr (kIsSquare<S>) {
       if (threadIdx.x < kBlocks<S> * kBlocks<S>) amaxes[threadIdx.x] = 0;

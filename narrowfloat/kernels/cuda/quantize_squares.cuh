@@ -67,15 +67,14 @@ __device__ __forceinline__ void StoreFourBitColumns(const QuantizeArguments& arg
       columns.words[SharedCodes::OfColumn(word * 8 + i, group)] = words[i];
   }
   __syncthreads();
-  constexpr int kPieces = 4;  // of 16 bytes, of a column
   const DirectionMemory<std::byte>& out = args.columnwise;
   const MatrixShape shape = args.in.shape;
-  const int piece = thread % kPieces;
+  const int piece = thread % kFourBitPieces;
   const std::size_t row = origin.row + static_cast<std::size_t>(piece * 32);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     // The threads of a warp take columns that are 8 apart.
-    const int column = (i * 8 + thread % 32 / kPieces) * 8 + thread / 32;
+    const int column = (i * 8 + thread % 32 / kFourBitPieces) * 8 + thread / 32;
     std::uint32_t words[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w)
@@ -99,10 +98,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   const Place<S> place(args.in.shape);
   if (place.origin.row >= args.in.shape.rows) return;
   constexpr int kPasses = Place<S>::kPasses;
-  const auto square_of = [&](int pass) {
-    return (pass * place.kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
-           place.col / kBlockItems<S>;
-  };
+  const auto square_of = [&](int pass) { return place.template Square<kBlockItems<S>>(pass); };
   if (threadIdx.x < kBlocks<S> * kBlocks<S>) amaxes[threadIdx.x] = 0;
   Chunk<T, kChunkItems<S>> chunks[kPasses];
   LoadChunks(args.in, place, IsPlain(args.in, place), 0, chunks);

@@ -58,8 +58,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
     return reinterpret_cast<uint4*>(tile + static_cast<std::size_t>(item) * kItemSize<T>);
   };
   [[maybe_unused]] const auto square_of = [&](int pass) -> unsigned& {
-    return amaxes.square[(pass * place.kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
-                         place.col / kBlockItems<S>];
+    return amaxes.square[place.template Square<kBlockItems<S>>(pass)];
   };
   [[maybe_unused]] const RowPlace<S, kPlain> out(args, place);
   if constexpr (kIsSquare<S> || (kColumnwise && kStripRows < kBlockItems<S>)) {
@@ -176,7 +175,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
   const Place<S> place(args.in.shape);
   if (place.origin.row >= args.in.shape.rows) return;
   if constexpr (kBits<typename S::Element> == 4 && kExtras != Extras::kOptions) {
-    // Instructions are the limit: tiles inside the tensor need no checks of its edges.
+    // The number of instructions limits this kernel: tiles inside the tensor are quantized without
+    // checks of its edges.
     if (IsPlain(args.in, place) && args.rowwise_is_aligned && args.columnwise_is_aligned)
       return QuantizeTile<S, T, kRowwise, kColumnwise, kExtras, true>(args, place, amaxes);
   }
@@ -204,8 +204,8 @@ void LaunchTiles(const QuantizeArguments& args, Stream stream) {
       const bool has_options = args.stochastic || args.options.four_over_six != FourOverSix::kOff ||
                                args.rowwise.line_amaxes != nullptr ||
                                args.columnwise.line_amaxes != nullptr;
-      // Of the two kernels for square blocks, this one may give the directions different scales,
-      // and it keeps the items, whose columns are then summed.
+      // Unlike QuantizeSquares, this kernel can give the directions of square blocks different
+      // scales, and keeps the items in shared memory for sums of columns.
       const bool differ =
           kRowwise && kColumnwise && !args.rowwise.amax.IsSame(args.columnwise.amax);
       if (has_options || (kHasFourBitSquares<S> && (differ || args.strip_sums != nullptr))) {

@@ -12,21 +12,23 @@ namespace {
 constexpr int kTile = 128, kThreads = 256;
 constexpr int kItems = 8;                        // of a chunk of 8-bit codes
 constexpr int kStripRows = 32, kStripCols = 64;  // of a warp
+constexpr int kFourBitPieces = kTile / 32;       // of 16 bytes, of a line of 4-bit codes of a tile
 [[maybe_unused]] constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct TileOrigin {
   std::size_t row, col;
 };
 
-// Rows of tiles that one dimension of a grid has room for. In the emulation the next one has a
-// part.
+// The most rows of tiles in the second dimension of a grid; further ones are in the third. One in
+// the emulation, so that its tests use the third dimension.
 #if defined(NF_CUDA_EMULATION)
 constexpr unsigned kTilesOfGrid = 1;
 #else
 constexpr unsigned kTilesOfGrid = 65535;
 #endif
 
-/// Returns the origin of the block's tile; beyond the last row for the blocks that fill up a grid.
+/// Returns the origin of the block's tile. A grid may have more rows of tiles than the tensor;
+/// their origins lie below its last row.
 __device__ __forceinline__ TileOrigin Origin() {
   return {(std::size_t{blockIdx.z} * kTilesOfGrid + blockIdx.y) * kTile,
           std::size_t{blockIdx.x} * kTile};
@@ -40,8 +42,8 @@ dim3 GridOf(MatrixShape shape) {
               static_cast<unsigned>(CeilDiv(rows, kTilesOfGrid)));
 }
 
-/// A thread's place in its block's tile: it has a chunk of items in each of kPasses rows, which are
-/// kRowsOfPass apart.
+/// A thread's place in its block's tile. The thread takes a chunk of items of kPasses rows, which
+/// are kRowsOfPass apart.
 template <int kItemsOfChunk>
 struct TilePlace {
   static constexpr int kChunks = kTile / kItemsOfChunk;   // of a row
@@ -69,6 +71,11 @@ struct TilePlace {
 
   __device__ __forceinline__ std::size_t Row(int pass) const {
     return origin.row + static_cast<std::size_t>(pass * kRowsOfPass + row);
+  }
+  /// Returns the number of the square block of kBlock items that a pass's chunk lies in.
+  template <int kBlock>
+  __device__ __forceinline__ int Square(int pass) const {
+    return (pass * kRowsOfPass + row) / kBlock * (kTile / kBlock) + col / kBlock;
   }
   /// Returns how many items of a pass lie in the tensor.
   __device__ __forceinline__ int Valid(int pass) const { return Row(pass) < rows ? items : 0; }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,10 @@ struct QuantizeArgs {
   float tensor_scale = 1.0f;  // that items are multiplied by, for schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;         // for stochastic rounding
+  // If set, what is quantized is the random Hadamard transform of the input by these signs, rounded
+  // to the items' type. Only columnwise, of schemes that take Option::kHadamard; the tile then has
+  // whole groups of kHadamardSize rows.
+  std::optional<std::uint32_t> sign_mask;
   float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
   bool nontemporal = false;   // codes are to be written with non-temporal stores
 };

@@ -51,7 +51,9 @@ class CpuTable final : public KernelTable {
     const SchemeDrivers& drivers = kSchemeDrivers[args.scheme];
     const SchemeLayout& layout = scheme.layout;
     const MicroKernels& micro = *parts_.micro;
-    switch (drivers.quantize[static_cast<std::size_t>(args.direction)]) {
+    const Driver driver = drivers.quantize[static_cast<std::size_t>(args.direction)];
+    if (args.sign_mask && driver != Driver::kPacked) return KernelTable::Quantize(args);
+    switch (driver) {
       case Driver::kReference:
         return KernelTable::Quantize(args);
       case Driver::kWhole:
@@ -76,7 +78,8 @@ class CpuTable final : public KernelTable {
         const float amax = (is_rowwise ? args.rowwise : args.columnwise).amax;
         if (has_factors && !(FactorsOf(amax, args.options).encode > 0.0f))
           return KernelTable::Quantize(args);
-        DrivePacked(args, micro, Of(micro.amax, args.dtype), Of(*parts_.pack, args.dtype),
+        DrivePacked(args, micro, Of(micro.amax, args.dtype), Of(*parts_.items, args.dtype),
+                    Of(*parts_.pack, args.dtype),
                     {scheme.block, layout.scale_type, has_factors ? &FactorsOf : nullptr});
       }
     }

@@ -11,6 +11,7 @@
 
 #include "hwy/base.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
+#include "narrowfloat/kernels/cpu/item_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/kernel_table.h"
@@ -46,7 +47,8 @@ struct PackedGeometry {
 /// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
 /// transposed. Requires: the factors are positive and finite.
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept;
+                 const ItemKernels& items, const PackKernels& kernels,
+                 const PackedGeometry& geometry) noexcept;
 
 /// The properties of a scheme that the driver of decoding needs.
 struct DecodeGeometry {

@@ -6,14 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "narrowfloat/kernels/cpu/float_flags.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -302,6 +305,86 @@ TYPED_TEST(ItemKernelsTest, OperationsOnTilesMatchTheReference) {
       }
     }
   }
+}
+
+/// Codes and scales of NVFP4's columns.
+struct ColumnCodes {
+  std::vector<std::byte> codes, scale_inv;
+  bool operator==(const ColumnCodes&) const = default;
+};
+
+/// Quantizes the transform of a tile columnwise.
+template <class T>
+ColumnCodes QuantizeTransform(const KernelTable& table, std::size_t rows, std::size_t cols,
+                              const Tile& tile, float amax, Matrix<T>& in) {
+  constexpr std::size_t kScheme = kSchemeIndex<Nvfp4Scheme>;
+  const ScaleGrid grid = MakeScaleGrid(kSchemes[kScheme], Direction::kColumnwise, {rows, cols});
+  ColumnCodes out{std::vector<std::byte>(cols * rows / 2), std::vector<std::byte>(grid.Items())};
+  QuantizeArgs args{};
+  args.scheme = kScheme;
+  args.direction = Direction::kColumnwise;
+  args.dtype = kDTypeOf<T>;
+  args.in = in.ConstRows();
+  args.shape = {rows, cols};
+  args.tile = tile;
+  args.columnwise.codes = out.codes.data();
+  args.columnwise.code_stride = rows / 2;
+  args.columnwise.scale_inv = out.scale_inv.data();
+  args.columnwise.strides = MakeScaleStrides(grid, ScalePlacement::kCompact);
+  args.columnwise.amax = amax;
+  args.sign_mask = kHadamardSignMask;
+  table.Quantize(args);
+  return out;
+}
+
+TYPED_TEST(ItemKernelsTest, QuantizedTransformsMatchTheReference) {
+  using T = TypeParam;
+  std::mt19937 random(5);
+  for (const std::size_t rows : {16u, 48u, 160u}) {
+    for (const std::size_t cols : {1u, 63u, 200u}) {
+      // Any patterns, and columns of more binades than fp32 or binary64 can add.
+      for (const int spread : {-1, 10, 50}) {
+        Matrix<T> in(rows, cols);
+        if (spread < 0) Fill<T>(rows, cols, true, random, in);
+        for (std::size_t r = 0; spread >= 0 && r < rows; r += kHadamardSize) {
+          Matrix<T> group(kHadamardSize, cols);
+          FillWithin<T>(spread, cols, random, group);
+          for (std::size_t k = 0; k < kHadamardSize; ++k)
+            std::memcpy(in.Row(r + k), group.Row(k), cols * kItemSize<T>);
+        }
+        const Tile tile{rows / 2 / kHadamardSize * kHadamardSize, rows, cols / 3, cols};
+        for (const float amax : {3.0f, -3.0f}) {  // a negative one is left to the reference
+          const auto quantize = [&](const KernelTable& table) {
+            return QuantizeTransform<T>(table, rows, cols, tile, amax, in);
+          };
+          const ColumnCodes expected = quantize(ScalarKernels());
+          for (const KernelTable* table : AvailableKernels())
+            ASSERT_TRUE(quantize(*table) == expected) << table->name << " " << rows << " " << cols;
+        }
+      }
+    }
+  }
+}
+
+TEST(FloatFlagsTest, ReportInexactOperationsAndKeepTheThreadsFlags) {
+  volatile float one = 1.0f, small = 0x1p-60f, half = 0.5f, largest = 0x1p127f, sum = 0.0f;
+  for (const bool is_set : {false, true}) {
+    std::feclearexcept(FE_ALL_EXCEPT);
+    if (is_set) sum = one + small;
+    {
+      FloatFlags flags;
+      sum = one + half;
+      EXPECT_FALSE(flags.WereInexact());
+      sum = one + small;
+      EXPECT_TRUE(flags.WereInexact());
+      flags.Clear();
+      EXPECT_FALSE(flags.WereInexact());
+      sum = largest + largest;
+      EXPECT_TRUE(flags.WereInexact());
+    }
+    EXPECT_EQ(std::fetestexcept(FE_INEXACT) != 0, is_set);
+  }
+  EXPECT_GT(sum, 0.0f);
 }
 
 }  // namespace

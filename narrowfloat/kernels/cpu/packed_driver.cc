@@ -22,11 +22,13 @@ constexpr std::size_t kPatchBlocks = kPatchRows / kPackUnit, kReadRows = 64;
 class PackedDriver {
  public:
   PackedDriver(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-               const PackKernels& kernels, const PackedGeometry& geometry, Direction direction)
+               const ItemKernels& items, const PackKernels& kernels, const PackedGeometry& geometry,
+               Direction direction)
       : args_(args),
         out_(direction == Direction::kRowwise ? args.rowwise : args.columnwise),
         micro_(micro),
         amax_(amax),
+        items_(items),
         kernels_(kernels),
         geometry_(geometry),
         scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
@@ -246,10 +248,10 @@ class PackedDriver {
   void ColumnStrip(const Rect& patch, const Rect& strip, std::byte* codes, std::byte* scale_inv) {
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      rows[r] = ItemsOf(strip, r, cols);
-      const Place piece = NextPiece(args_, patch, strip.row - patch.row + r);
-      next[r] = PrefetchAt(args_, piece, amax_.item_bytes);
+    SetRows(patch, strip, cols, rows, next);
+    if (args_.sign_mask) {
+      TransformStrip(strip, cols, rows, next);
+      std::copy_n(rows, strip.rows, next);  // prefetched by now
     }
     const PackedStrip in{rows, next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];
@@ -261,6 +263,49 @@ class PackedDriver {
                                  strip.cols, random_);
     }
     Choose(kernels_.columns, finite)(in, scale, random_, codes);
+  }
+
+  /// Sets the addresses of a strip's rows, padded to `cols` columns, and those that are prefetched
+  /// meanwhile. Requires: the strip begins at an even row of its patch.
+  void SetRows(const Rect& patch, const Rect& strip, std::size_t cols, const std::byte** rows,
+               const std::byte** next) {
+    const MatrixRows<const std::byte> in = args_.in;  // a copy, since addresses may alias it
+    const std::size_t item_bytes = amax_.item_bytes, last = args_.shape.rows - 1;
+    const std::size_t bytes = strip.cols * item_bytes, piece = kTransposedCols * item_bytes;
+    const Place first = NextPiece(args_, patch, strip.row - patch.row);
+    for (std::size_t r = 0; r < strip.rows; ++r) {
+      rows[r] = in.Row(strip.row + r) + strip.col * item_bytes;
+      const std::byte* row = in.Row(std::min(first.row + r / kPatchesAhead, last));
+      next[r] = row + first.col * item_bytes + r % kPatchesAhead * piece;
+      next[r] += BytesToLine(next[r]);
+    }
+    if (strip.cols == cols) return;
+    for (std::size_t r = 0; r < strip.rows; ++r)
+      rows[r] = PadRow(rows[r], bytes, cols * item_bytes, padded_[r]);
+  }
+
+  /// Replaces the rows of a strip of one group, padded to `cols` columns, by their transform.
+  void TransformStrip(const Rect& strip, std::size_t cols, const std::byte** rows,
+                      const std::byte* const* next) {
+    static_assert(kPackUnit == kHadamardSize && kTransposedCols <= kTransformCols);
+    const std::size_t stride = kTransposedCols * amax_.item_bytes;
+    TransformRows group;
+    for (std::size_t r = 0; r < kHadamardSize; ++r) {
+      group.in[r] = rows[r];
+      group.next[r] = next[r];
+      group.out[r] = transformed_ + r * stride;
+    }
+    std::uint16_t inexact[kTransformCols];
+    const std::size_t count = items_.transform(group, cols, *args_.sign_mask, inexact);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t col = strip.col + inexact[i];
+      ScalarKernels().Hadamard(args_.dtype, args_.in,
+                               {strip.row, strip.row + kHadamardSize, col, col + 1},
+                               *args_.sign_mask,
+                               {transformed_ + inexact[i] * amax_.item_bytes,
+                                static_cast<std::ptrdiff_t>(stride)});
+    }
+    std::copy_n(group.out.begin(), kHadamardSize, rows);
   }
 
   /// Computes the scales of a strip's columns. Returns as RowScales does.
@@ -362,6 +407,7 @@ class PackedDriver {
   const DirectionBuffers<std::byte>& out_;
   const MicroKernels& micro_;
   const AmaxKernels& amax_;
+  const ItemKernels& items_;
   const PackKernels& kernels_;
   const PackedGeometry& geometry_;
   const PackScaleKernels& scale_rule_;
@@ -373,6 +419,7 @@ class PackedDriver {
   alignas(64) std::byte staged_[kPackRun];
   alignas(64) std::uint8_t random_[(kPackPlaces + kPackUnit) * kRandomRun];
   alignas(64) std::byte padded_[kMostRows][kTransposedCols * sizeof(float)];
+  alignas(64) std::byte transformed_[kHadamardSize * kTransposedCols * sizeof(float)];
   alignas(64) std::byte patch_[kPatchBytes * kTransposedCols];
   alignas(64) std::byte scales_[kReadRows][kTransposedCols];  // by block of a column
 };
@@ -380,8 +427,9 @@ class PackedDriver {
 }  // namespace
 
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept {
-  PackedDriver driver(args, micro, amax, kernels, geometry, args.direction);
+                 const ItemKernels& items, const PackKernels& kernels,
+                 const PackedGeometry& geometry) noexcept {
+  PackedDriver driver(args, micro, amax, items, kernels, geometry, args.direction);
   args.direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
 }
 

@@ -4,6 +4,7 @@
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat {
@@ -127,11 +128,39 @@ void RunDirections(const QuantizeArgs& args) noexcept {
     DirectionQuantizer<S, T, Direction::kColumnwise>(args, args.columnwise).Run();
 }
 
+/// Quantizes the transform of each group of rows, of some columns at a time.
+template <Scheme S, class T>
+void RunTransformed(const QuantizeArgs& args) noexcept {
+  constexpr std::size_t kCols = 64, kStride = kCols * kItemSize<T>;
+  static_assert(S::kBlock.cols == kHadamardSize && kCols % S::kBlock.rows == 0);
+  std::byte items[kHadamardSize * kStride];
+  QuantizeArgs group = args;
+  const Tile& tile = args.tile;
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kHadamardSize) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
+      group.tile = {row, row + kHadamardSize, col, std::min(col + kCols, tile.col_end)};
+      ScalarKernels().Hadamard(args.dtype, args.in, group.tile, *args.sign_mask,
+                               {items, std::ptrdiff_t{kStride}});
+      // Rows and columns count from the tensor's corner.
+      group.in = {items - row * kStride - col * kItemSize<T>, std::ptrdiff_t{kStride}};
+      RunDirections<S, T>(group);
+    }
+  }
+}
+
+template <Scheme S, class T>
+void Run(const QuantizeArgs& args) noexcept {
+  if constexpr (S::kOptions.Has(Option::kHadamard)) {
+    if (args.sign_mask) return RunTransformed<S, T>(args);
+  }
+  RunDirections<S, T>(args);
+}
+
 }  // namespace
 
 void KernelTable::Quantize(const QuantizeArgs& args) const noexcept {
   static constexpr auto kRun = ArrayOf(AllSchemes{}, []<class S>() {
-    return ArrayOf(FloatTypes{}, []<class T>() { return &RunDirections<S, T>; });
+    return ArrayOf(FloatTypes{}, []<class T>() { return &Run<S, T>; });
   });
   if (args.amax_out != nullptr) *args.amax_out = KernelTable::Amax(args.dtype, args.in, args.tile);
   kRun[args.scheme][static_cast<std::size_t>(args.dtype)](args);

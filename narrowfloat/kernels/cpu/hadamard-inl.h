@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// The random Hadamard transform of groups of 16 rows. Compiled once per instruction set.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/float_flags.h"
+#include "narrowfloat/kernels/cpu/item_kernels.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
+#include "narrowfloat/kernels/dcheck.h"
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/exact_sum.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+
+/// Return a + b and a - b. They multiply b by 1 in the same instruction, if there is one: AMD's
+/// processors execute it on other units than additions.
+HWY_INLINE hn::Vec<DF> FusedAdd(hn::Vec<DF> a, hn::Vec<DF> b) {
+  if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
+  return hn::Add(a, b);
+}
+HWY_INLINE hn::Vec<DF> FusedSub(hn::Vec<DF> a, hn::Vec<DF> b) {
+  if constexpr (HWY_NATIVE_FMA) return hn::NegMulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
+  return hn::Sub(a, b);
+}
+
+// A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the last bit of the smallest
+// of them. It is exact in a format of `digits` bits if these are no further apart.
+constexpr int kGrowth = 5;
+template <class T>
+constexpr int Spread(int digits) {
+  if constexpr (kItemSize<T> == 4) return digits - kGrowth - 23;
+  if constexpr (kItemSize<T> == 2) return digits - kGrowth - T::kMantissaBits;
+}
+constexpr std::uint32_t kLargestField = 254 - kGrowth;
+
+/// Transforms kWideCols columns from `col` on in binary64. Returns the number of columns whose sums
+/// are inexact even there, and stores their indices. The compiler vectorizes the loops over
+/// columns.
+constexpr std::size_t kWideCols = 8;
+template <class T>
+HWY_NOINLINE std::size_t TransformColumns(const cpu::TransformRows& rows, std::size_t col,
+                                          std::uint32_t sign_mask, std::uint16_t* inexact) {
+  double values[kHadamardSize][kWideCols];
+  std::uint32_t largest[kWideCols] = {}, smallest[kWideCols];  // exponents, as fields of fp32
+  std::fill_n(smallest, kWideCols, 254u);
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const std::uint32_t sign = (sign_mask >> k & 1u) << 31;
+    for (std::size_t c = 0; c < kWideCols; ++c) {
+      const auto bits = std::bit_cast<std::uint32_t>(LoadItem<T>(rows.in[k], col + c));
+      const std::uint32_t magnitude = bits & ~kFloatSign;
+      const std::uint32_t field = std::max(magnitude >> 23, 1u);
+      largest[c] = std::max(largest[c], field);
+      smallest[c] = std::min(smallest[c], magnitude != 0 ? field : 254u);
+      values[k][c] = static_cast<double>(std::bit_cast<float>(bits ^ sign));
+    }
+  }
+#pragma GCC unroll 4
+  for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < kHadamardSize; ++i) {
+      if ((i & half) != 0) continue;
+      for (std::size_t c = 0; c < kWideCols; ++c) {
+        const double a = values[i][c], b = values[i + half][c];
+        values[i][c] = a + b;
+        values[i + half][c] = a - b;
+      }
+    }
+  }
+  for (std::size_t j = 0; j < kHadamardSize; ++j) {
+    for (std::size_t c = 0; c < kWideCols; ++c) {
+      const double sum = values[j][c] * kHadamardScale + 0.0;  // a sum of zeros is +0
+      StoreItem<T>(rows.out[j], col + c,
+                   kItemSize<T> == 4 ? static_cast<float>(sum) : RoundToOdd(sum));
+    }
+  }
+  std::size_t count = 0;
+  for (std::size_t c = 0; c < kWideCols; ++c) {
+    const int spread = static_cast<int>(largest[c]) - static_cast<int>(smallest[c]);
+    if (largest[c] > 254 || spread > Spread<T>(53))
+      inexact[count++] = static_cast<std::uint16_t>(col + c);
+  }
+  return count;
+}
+
+/// Sylvester's matrix.
+inline constexpr auto kSylvester = [] {
+  std::array<std::array<double, kHadamardSize>, kHadamardSize> matrix{};
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    for (std::size_t j = 0; j < kHadamardSize; ++j)
+      matrix[k][j] = HadamardNegates(k, j, 0) ? -1 : 1;
+  }
+  return matrix;
+}();
+
+/// Transforms a column of bfloat16 in binary64. Returns false if a sum may be inexact even there,
+/// or an output is neither zero nor a normal number. The compiler vectorizes the loops.
+HWY_NOINLINE bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
+                                  std::uint32_t sign_mask) {
+  constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
+  constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
+  std::uint32_t items[kHadamardSize];
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    std::uint16_t item;
+    std::memcpy(&item, rows.in[k] + col * sizeof item, sizeof item);
+    items[k] = std::uint32_t{item} << 16 ^ (sign_mask >> k & 1u) << 31;
+  }
+  std::uint32_t largest = 0, smallest = 254;  // exponents, as fields of fp32
+  for (const std::uint32_t item : items) {
+    const std::uint32_t magnitude = item & ~kFloatSign, field = std::max(magnitude >> 23, 1u);
+    largest = std::max(largest, field);
+    smallest = std::min(smallest, magnitude != 0 ? field : 254u);
+  }
+  double sums[kHadamardSize] = {};
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const double item = static_cast<double>(std::bit_cast<float>(items[k])) * kHadamardScale;
+    for (std::size_t j = 0; j < kHadamardSize; ++j) sums[j] += item * kSylvester[k][j];
+  }
+  constexpr std::uint64_t kSmallest = 1u << BFloat16::kMantissaBits;  // normal number
+  std::uint64_t codes[kHadamardSize], outside = 0;
+  for (std::size_t j = 0; j < kHadamardSize; ++j) {
+    const auto bits = std::bit_cast<std::uint64_t>(sums[j]), sign = bits >> 63;
+    const std::uint64_t magnitude = bits & ~(sign << 63);
+    const std::uint64_t below_half = (1ull << (kBelow - 1)) - 1, odd = magnitude >> kBelow & 1;
+    const std::uint64_t code = ((magnitude + below_half + odd) >> kBelow) - kRebias;
+    const bool is_normal = code - kSmallest < kInfinityBits<BFloat16> - kSmallest;
+    codes[j] = magnitude == 0 ? 0 : code | sign << 15;
+    outside |= magnitude != 0 && !is_normal ? 1 : 0;
+  }
+  for (std::size_t j = 0; j < kHadamardSize; ++j) {
+    const auto code = static_cast<std::uint16_t>(codes[j]);
+    std::memcpy(rows.out[j] + col * sizeof code, &code, sizeof code);
+  }
+  const int spread = static_cast<int>(largest) - static_cast<int>(smallest);
+  return outside == 0 && spread <= Spread<BFloat16>(53);
+}
+
+/// Rounds fp32 values in the even and in the odd lanes of two vectors to bfloat16, to nearest even,
+/// and interleaves them. Rounds up if the lower half is above 0x8000, after it took the last bit of
+/// the upper half as its own. Requires: no NaN. 9 ops for twice the lanes.
+HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) {
+  const D16 d16;
+  const D32 d32;
+  const auto even_bits = hn::BitCast(d32, even), odd_bits = hn::BitCast(d32, odd);
+  const auto upper =
+      hn::OddEven(hn::BitCast(d16, odd_bits), hn::BitCast(d16, hn::ShiftRight<16>(even_bits)));
+  const auto lower =
+      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_bits)), hn::BitCast(d16, even_bits));
+  const auto one = hn::Set(d16, std::uint16_t{1});
+  const auto sticky = hn::Or(lower, hn::And(upper, one));
+  return hn::Add(upper, hn::ShiftRight<15>(hn::SaturatedSub(sticky, one)));
+}
+
+/// Sums of bfloat16 in fp32, of the even columns of a vector and of the odd ones.
+struct FusedSums {
+  // Nonzero magnitudes below this need binary64.
+  static constexpr std::uint16_t kTiny = 0;
+
+  /// 1 op.
+  template <bool kSecond>
+  static HWY_INLINE hn::Vec<DF> Widen(hn::Vec<D16> items) {
+    const D32 d32;
+    const auto pairs = hn::BitCast(d32, items);
+    if constexpr (kSecond) return WidenOdd<BFloat16, Inputs::kFinite>(d32, pairs);
+    return WidenEven<BFloat16, Inputs::kFinite>(d32, pairs);
+  }
+  static HWY_INLINE hn::Vec<D16> Round(hn::Vec<DF> even, hn::Vec<DF> odd) {
+    return InterleaveAsBFloat16(even, odd);
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3_DL
+/// Sums of the lower half of a vector's columns and of the upper half, rounded by the instruction of
+/// AVX512_BF16, for which Highway 1.0.3 has no function.
+struct BFloat16Sums {
+  // The instruction returns zeros for subnormal numbers. Products of magnitudes from here on with
+  // the scale are multiples of 2^-126, the smallest normal number.
+  static_assert(kHadamardScale == 0.25);
+  static constexpr std::uint16_t kTiny = (1 + BFloat16::kMantissaBits + 2)
+                                         << BFloat16::kMantissaBits;
+
+  static bool AreAvailable() {
+    static const bool are = __builtin_cpu_supports("avx512bf16") != 0;
+    return are;
+  }
+  /// 1 op.
+  template <bool kSecond>
+  static HWY_INLINE hn::Vec<DF> Widen(hn::Vec<D16> items) {
+    alignas(64) static constexpr auto kFrom = [] {
+      std::array<std::uint16_t, 32> from{};
+      for (std::size_t i = 0; i < 32; ++i)
+        from[i] = static_cast<std::uint16_t>(i / 2 + (kSecond ? 16 : 0));
+      return from;
+    }();
+    const auto from = hn::Load(D16(), kFrom.data());
+    return hn::Vec<DF>{
+        _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, from.raw, items.raw))};
+  }
+  /// 1 op.
+  static HWY_INLINE hn::Vec<D16> Round(hn::Vec<DF> lower, hn::Vec<DF> upper) {
+    hn::Vec<D16> rounded;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded.raw) : "v"(lower.raw), "v"(upper.raw));
+    return rounded;
+  }
+};
+#endif
+
+/// Sets two vectors to their sum and their difference. 2 ops.
+template <bool kFused>
+HWY_INLINE void Hadamard2(hn::Vec<DF>& a, hn::Vec<DF>& b) {
+  const auto first = a, second = b;
+  if constexpr (kFused) {
+    a = FusedAdd(first, second);
+    b = FusedSub(first, second);
+  } else {
+    a = hn::Add(first, second);
+    b = hn::Sub(first, second);
+  }
+}
+
+/// Multiplies 8 vectors by Sylvester's matrix, in fp32, and passes the products to done(...), in
+/// their order. two(k, sum, difference) sets the sum and the difference of the vectors k and k + 1.
+/// 16 ops, and 4 calls of `two`.
+template <class Two, class Done>
+HWY_INLINE void Hadamard8(const Two& two, const Done& done) {
+  auto a = hn::Zero(DF()), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
+  two(0, a, b);
+  two(2, c, d);
+  two(4, e, f);
+  two(6, g, h);
+  Hadamard2<false>(a, c);
+  Hadamard2<false>(b, d);
+  Hadamard2<false>(e, g);
+  Hadamard2<false>(f, h);
+  Hadamard2<true>(a, e);
+  Hadamard2<true>(b, f);
+  Hadamard2<true>(c, g);
+  Hadamard2<true>(d, h);
+  done(a, b, c, d, e, f, g, h);
+}
+
+/// Transforms a vector of columns of bfloat16, from `col` on, in fp32. `factors` are the scale with
+/// the signs of the rows; products with them are exact. Updates twice the smallest magnitude of the
+/// items, if Sums has to know it, and the largest one of the first output, which no infinity or NaN
+/// leaves finite. 224 ops by BFloat16Sums, about 330 by FusedSums.
+template <class Sums>
+HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, const float* factors,
+                             hn::Vec<D16>& smallest, hn::Vec<D16>& largest) {
+  const D16 d16;
+  const DF df;
+  const std::size_t from = col * kItemSize<BFloat16>;
+  constexpr std::size_t kLanes = hn::MaxLanes(df), kHalf = kHadamardSize / 2;
+  alignas(64) float of_first[2][kHalf * kLanes];  // products of the first 8 rows, half by half
+
+  const auto transform = [&]<bool kSecond>(std::size_t row, const auto& done) NF_INLINE_ATTR {
+    Hadamard8(
+        [&](std::size_t k, hn::Vec<DF>& sum, hn::Vec<DF>& difference) NF_INLINE_ATTR {
+          const std::size_t r = row + k;
+          const auto items = LoadItems(d16, rows.in[r] + from);
+          const auto next = LoadItems(d16, rows.in[r + 1] + from);
+          if constexpr (!kSecond) {
+            PrefetchBytes(rows.next[r] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
+            PrefetchBytes(rows.next[r + 1] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
+          }
+          if constexpr (!kSecond && Sums::kTiny > 0) {
+            smallest = hn::Min(smallest, hn::Add(items, items));
+            smallest = hn::Min(smallest, hn::Add(next, next));
+          }
+          // Adding zero makes -0 to +0, so that a sum of zeros is +0.
+          const auto first = hn::MulAdd(Sums::template Widen<kSecond>(items),
+                                        hn::Set(df, factors[r]), hn::Zero(df));
+          const auto second = Sums::template Widen<kSecond>(next);
+          const auto factor = hn::Set(df, factors[r + 1]);
+          sum = hn::MulAdd(second, factor, first);
+          difference = hn::NegMulAdd(second, factor, first);
+        },
+        done);
+  };
+  const auto store_first = [&](std::size_t half) NF_INLINE_ATTR {
+    return [&, half](auto... products) NF_INLINE_ATTR {
+      float* to = of_first[half];
+      ((hn::Store(products, df, to), to += hn::Lanes(df)), ...);
+    };
+  };
+  transform.template operator()<false>(0, store_first(0));
+  transform.template operator()<true>(0, store_first(1));
+  const auto finish = [&](std::size_t j, hn::Vec<DF> first, hn::Vec<DF> second) NF_INLINE_ATTR {
+    auto upper_first = hn::Load(df, of_first[0] + j * hn::Lanes(df));
+    auto upper_second = hn::Load(df, of_first[1] + j * hn::Lanes(df));
+    Hadamard2<false>(upper_first, first);
+    Hadamard2<false>(upper_second, second);
+    const auto upper = Sums::Round(upper_first, upper_second);
+    if (j == 0)
+      largest = hn::Max(largest, hn::And(upper, hn::Set(d16, std::uint16_t{0x7FFF})));
+    hn::StoreU(upper, d16, reinterpret_cast<std::uint16_t*>(rows.out[j] + from));
+    hn::StoreU(Sums::Round(first, second), d16,
+               reinterpret_cast<std::uint16_t*>(rows.out[j + kHalf] + from));
+  };
+  transform.template operator()<false>(kHalf, [&](auto... first) NF_INLINE_ATTR {
+    transform.template operator()<true>(kHalf, [&](auto... second) NF_INLINE_ATTR {
+      std::size_t j = 0;
+      (finish(j++, first, second), ...);
+    });
+  });
+}
+
+/// Transforms the columns of a vector whose sums in fp32 may be inexact again, in binary64. Returns
+/// as TransformFn does.
+template <class Sums>
+HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
+                                    std::uint32_t sign_mask, std::uint16_t* inexact) {
+  const D16 d16;
+  auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
+  const auto one = hn::Set(d16, std::uint16_t{1});
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const auto items = LoadItems(d16, rows.in[k] + col * kItemSize<BFloat16>);
+    const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+    largest = hn::Max(largest, magnitude);
+    smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps around
+  }
+  constexpr int kBits = BFloat16::kMantissaBits;
+  const hn::RebindToSigned<D16> di;
+  const auto top = hn::ShiftRight<kBits>(largest);
+  const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
+  const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
+  const auto below = hn::SaturatedSub(hn::Set(d16, Sums::kTiny), hn::Add(smallest, one));
+  const auto is_inexact =
+      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
+             hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),
+                    hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
+  if (hn::AllFalse(di, is_inexact)) return 0;
+  alignas(64) std::int16_t lanes[hn::MaxLanes(D16())];
+  hn::Store(hn::VecFromMask(di, is_inexact), di, lanes);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < hn::Lanes(d16); ++i) {
+    if (lanes[i] != 0 && !TransformColumn(rows, col + i, sign_mask))
+      inexact[count++] = static_cast<std::uint16_t>(col + i);
+  }
+  return count;
+}
+
+/// Implements TransformFn for bfloat16. Sums of 16 items are nearly always exact in fp32; the
+/// processor's flags tell of several vectors of columns at once whether they were.
+template <class Sums>
+std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
+                              std::uint32_t sign_mask, std::uint16_t* inexact) {
+  constexpr std::size_t kRunsPerTest = 4;
+  const D16 d16;
+  const std::size_t lanes = hn::Lanes(d16);
+  float factors[kHadamardSize];
+  for (std::size_t k = 0; k < kHadamardSize; ++k)
+    factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
+  cpu::FloatFlags flags;
+  std::size_t count = 0;
+  for (std::size_t c = 0, end; c < cols; c = end) {
+    end = std::min(c + kRunsPerTest * lanes, cols);
+    auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
+    for (std::size_t i = c; i < end; i += lanes)
+      TransformRun<Sums>(rows, i, factors, smallest, largest);
+    const auto outside =
+        hn::Or(hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1})),
+               hn::SaturatedSub(hn::Set(d16, std::uint16_t{2 * Sums::kTiny}), smallest));
+    if (!flags.WereInexact() && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
+    for (std::size_t i = c; i < end; i += lanes)
+      count += ExamineRun<Sums>(rows, i, sign_mask, inexact + count);
+    flags.Clear();
+  }
+  return count;
+}
+
+template <class T>
+std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uint32_t sign_mask,
+                      std::uint16_t* inexact) noexcept {
+  NF_DCHECK(cols % cpu::kColumnUnit == 0 && cols <= cpu::kTransformCols);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+#if HWY_TARGET == HWY_AVX3_DL
+    if (BFloat16Sums::AreAvailable())
+      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, inexact);
+#endif
+    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, inexact);
+  } else {
+    std::size_t count = 0;
+    for (std::size_t c = 0; c < cols; c += kWideCols)
+      count += TransformColumns<T>(rows, c, sign_mask, inexact + count);
+    return count;
+  }
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

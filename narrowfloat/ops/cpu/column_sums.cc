@@ -208,6 +208,7 @@ void CpuBackend::QuantizeDbias(const ConstTensorView& in, const QuantizedView& o
     pass.row_unit = run.RowUnit();
     pass.quantizer = &run;
     RunSums(pass, dbias, *workspace, execution);
+    run.QuantizeTiles(1);
   }
   run.Finish();
 }

@@ -90,7 +90,7 @@ std::size_t QuantizeRun::RowUnit(Direction direction) const {
 }
 
 std::size_t QuantizeRun::RowUnit() const {
-  return RowUnit(spec_.columnwise ? Direction::kColumnwise : Direction::kRowwise);
+  return RowUnit(Passes().front());
 }
 
 std::size_t QuantizeRun::ColUnit() const {
@@ -109,8 +109,7 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
   const SchemeInfo& scheme = *spec_.scheme;
   // Drivers of rows and of patches need only parts of a tile in a cache.
   const bool by_parts = direction == Direction::kRowwise || scheme.layout.columnwise_transposed;
-  const bool transforms = direction == Direction::kColumnwise && UsesHadamard();
-  const std::size_t elements = by_parts && !transforms && scheme.block.rows <= 1
+  const std::size_t elements = by_parts && scheme.block.rows <= 1
                                    ? StreamedTileElements(execution_, rows_.shape)
                                    : kTileElements;
   std::size_t rows = RowUnit(direction);
@@ -140,15 +139,6 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
     if (driver_cuts && grid.col_head > 0) grid.col_head += grid.col_step;
   }
   return grid;
-}
-
-MatrixRows<const std::byte> QuantizeRun::Transform(const Tile& tile) const {
-  const MatrixRows<const std::byte> rows =
-      TransformTile(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
-  // Moves the origin: the kernel counts rows and columns from the tensor's corner.
-  const auto before = static_cast<std::ptrdiff_t>(tile.row_begin) * rows.row_stride +
-                      static_cast<std::ptrdiff_t>(tile.col_begin * ItemSize(in_.dtype));
-  return {rows.data - before, rows.row_stride};
 }
 
 float QuantizeRun::TransformedAmax() const {
@@ -203,7 +193,7 @@ void QuantizeRun::Prepare(std::optional<float> amax) {
 }
 
 void QuantizeRun::QuantizeTile(const Tile& tile) {
-  for (const Direction direction : Passes()) QuantizeTile(tile, direction);
+  QuantizeTile(tile, Passes().front());
 }
 
 void QuantizeRun::QuantizeTile(const Tile& tile, Direction direction) {
@@ -212,13 +202,13 @@ void QuantizeRun::QuantizeTile(const Tile& tile, Direction direction) {
   args.direction = direction;
   float measured = 0.0f;
   if (measures_) args.amax_out = &measured;
-  if (direction == Direction::kColumnwise && UsesHadamard()) args.in = Transform(tile);
+  if (direction == Direction::kColumnwise && UsesHadamard()) args.sign_mask = SignMask();
   kernels_.Quantize(args);
   measured_.Update(measured);
 }
 
-void QuantizeRun::QuantizeTiles() {
-  for (const Direction direction : Passes()) {
+void QuantizeRun::QuantizeTiles(std::size_t first_pass) {
+  for (const Direction direction : Passes().subspan(first_pass)) {
     const TileGrid grid = Grid(direction);
     ParallelFor(execution_, grid.Count(), [&](std::size_t i) { QuantizeTile(grid[i], direction); });
   }

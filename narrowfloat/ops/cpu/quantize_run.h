@@ -16,14 +16,14 @@
 namespace narrowfloat {
 
 /// Quantize in steps, for a verb that also processes a tile while it is in the cache: Prepare,
-/// QuantizeTile for each tile, Finish.
+/// QuantizeTile for each tile, QuantizeTiles for the passes after the first one, Finish.
 class QuantizeRun {
  public:
   /// Requires: arguments as Backend::Quantize has them. Keeps references.
   QuantizeRun(const ConstTensorView& in, const QuantizedView& out, const Execution& execution);
 
   const StridedRows<const std::byte>& rows() const { return rows_; }
-  /// Returns the units of tile corners: these are multiples of them.
+  /// Returns the units of tile corners of the first pass: these are multiples of them.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
@@ -32,10 +32,10 @@ class QuantizeRun {
   /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
   /// padding. `amax` is the input's, if known.
   void Prepare(std::optional<float> amax = std::nullopt);
-  /// Quantizes one tile. Thread-safe for different tiles.
+  /// Does the first pass on one tile. Thread-safe for different tiles.
   void QuantizeTile(const Tile& tile);
-  /// Quantizes all tiles.
-  void QuantizeTiles();
+  /// Does the passes from the first_pass-th on, on all tiles.
+  void QuantizeTiles(std::size_t first_pass = 0);
   /// Writes the amax that was found while quantizing.
   void Finish();
 
@@ -49,10 +49,9 @@ class QuantizeRun {
   /// Returns the tiles that are best for one pass of quantization alone.
   TileGrid Grid(Direction direction) const;
   void QuantizeTile(const Tile& tile, Direction direction);
-  /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
+  /// Returns true if the columnwise operand is the input's transform.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
   std::uint32_t SignMask() const { return static_cast<std::uint32_t>(spec_.rht_sign_mask); }
-  MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
   void PrepareAmaxes(std::optional<float> known);
 

@@ -40,6 +40,16 @@ class ScaleReader {
       Read(line + i, 1, block, blocks, {in_.AmaxOf(line + i), factors_.decode}, scales);
   }
 
+  /// Returns the address of the same scales as they are stored, if they are adjacent; else gathers
+  /// them in `memory`, so that one call decodes them all.
+  const std::byte* Stored(std::size_t line, std::size_t lines, std::size_t block,
+                          std::size_t blocks, std::byte* memory) const {
+    if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_) return At(line, block);
+    lines_adjacent_ ? GatherByBlocks(line, lines, block, blocks, memory)
+                    : GatherByLines(line, lines, block, blocks, memory);
+    return memory;
+  }
+
   /// Decodes the scales of a patch of at most kDecodeSide lines, block by block, kDecodeSide floats
   /// apart. Requires: stored scales of a byte, those of each line apart; at most kPatchBlocks
   /// blocks.
@@ -77,13 +87,8 @@ class ScaleReader {
   }
   void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
             const ScaleFactors& factors, float* scales) const {
-    if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_)
-      return decode_(At(line, block), lines * blocks, factors, scales);
-    // Gathers first, so that one call decodes them all.
-    alignas(kLineBytes) std::byte stored[kDecodeCols * sizeof(float)];
-    lines_adjacent_ ? GatherByBlocks(line, lines, block, blocks, stored)
-                    : GatherByLines(line, lines, block, blocks, stored);
-    decode_(stored, lines * blocks, factors, scales);
+    alignas(kLineBytes) std::byte memory[kDecodeCols * sizeof(float)];
+    decode_(Stored(line, lines, block, blocks, memory), lines * blocks, factors, scales);
   }
   /// Copies scales block by block, so that adjacent ones are read one after another.
   void GatherByBlocks(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
@@ -299,7 +304,13 @@ class DecodeDriver {
   }
 
   DecodeColumns ReadColumns(const Rect& strip) {
-    scales_.Read(strip.col, strip.cols, block_.IndexOf(strip.row), 1, column_scales_);
+    const std::size_t block = block_.IndexOf(strip.row);
+    if (geometry_.scale_type == ScaleType::kE8M0 && kernels_.factors_of_e8m0 != nullptr) {
+      std::byte memory[kDecodeCols];
+      const std::byte* stored = scales_.Stored(strip.col, strip.cols, block, 1, memory);
+      if (kernels_.factors_of_e8m0(stored, strip.cols, factors_)) return {nullptr, factors_, true};
+    }
+    scales_.Read(strip.col, strip.cols, block, 1, column_scales_);
     return ColumnsOf(column_scales_, strip.cols);
   }
   DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {

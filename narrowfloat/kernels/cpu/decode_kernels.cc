@@ -106,6 +106,12 @@ bool ColumnFactors([[maybe_unused]] const float* scales, std::size_t count,
 }
 
 template <FloatFormat F, class T>
+bool FactorsOfE8M0(const std::byte* stored, std::size_t count, std::uint16_t* factors) noexcept {
+  NF_DCHECK(count <= cpu::kDecodeCols);
+  return PowerTable<F, T>::PowersOfE8M0(stored, count, factors);
+}
+
+template <FloatFormat F, class T>
 void DecodeColumns(const DecodeRuns& runs, std::size_t count,
                    const cpu::DecodeColumns& columns) noexcept {
   NF_DCHECK(count <= cpu::kDecodeCols);
@@ -114,7 +120,13 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
     if constexpr (kHasTable<F, T>) {
       const auto power_at = [&](std::size_t i)
                                 NF_INLINE_ATTR { return hn::LoadU(D16(), of.factors + i); };
-      if (of.has_factors && PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
+      if (of.has_factors) {
+        if (PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
+        const auto scales_of = [of](std::size_t i) NF_INLINE_ATTR {
+          return PowerTable<F, T>::ScalesOf(of.factors + i);
+        };
+        return DecodeAny<F, T>(codes, count, scales_of, out);
+      }
     }
     if constexpr (kHasProducts<F, T>) {
       if (of.has_factors) return NibbleTables<T>::DecodeColumns(codes, count, of.factors, out);
@@ -207,6 +219,7 @@ constexpr cpu::FormatDecoders DecodersOf() {
   cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnFactors<F, T>,
                                &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
+  if constexpr (kHasTable<F, T>) decoders.factors_of_e8m0 = &FactorsOfE8M0<F, T>;
   return decoders;
 }
 

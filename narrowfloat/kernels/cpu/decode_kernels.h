@@ -51,7 +51,8 @@ struct DecodeBlocks {
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 
-/// The scales of columns, and what FactorsFn makes of them.
+/// The scales of columns, and what FactorsFn makes of them. Scales of 8-bit codes that have factors
+/// are not read.
 struct DecodeColumns {
   const float* scales;
   std::uint16_t* factors;
@@ -62,6 +63,10 @@ struct DecodeColumns {
 /// false for fp32 items, if the scale of 8-bit codes is no power of two, or if a product is not a
 /// normal number of the type of the items (4-bit codes: and the scale is not +0).
 using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
+/// Does the same for `count` adjacent E8M0 scales of 8-bit codes, as they are stored. Writes whole
+/// vectors.
+using StoredFactorsFn = bool (*)(const std::byte* stored, std::size_t count,
+                                 std::uint16_t* factors) noexcept;
 /// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; if
 /// has_factors, FactorsFn returned true for these scales; kDecodePadding places behind the scales;
 /// 2 * kDecodePlaces factors.
@@ -73,8 +78,9 @@ struct FormatDecoders {
   std::size_t item_bytes;
   DecodeBlocksFn blocks;
   FactorsFn factors;
-  DecodeColumnsFn columns;            // one code per byte
-  DecodeUniformFn uniform = nullptr;  // null for 4-bit codes
+  DecodeColumnsFn columns;                    // one code per byte
+  DecodeUniformFn uniform = nullptr;          // null for 4-bit codes
+  StoredFactorsFn factors_of_e8m0 = nullptr;  // null where FactorsFn returns false or is of 4 bits
 };
 
 /// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each

@@ -175,6 +175,8 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
           DecodeColumns columns{scales.data(), memory.data()};
           columns.has_factors = kernels.factors(scales.data(), count, memory.data());
           served |= columns.has_factors;
+          if (columns.has_factors && kBits<typename TypeParam::Format> == 8)
+            columns.scales = nullptr;
           kernels.columns({stored.At(1), items.At(0)}, count, columns);
           ASSERT_EQ(Suite::Difference(codes, items.At(0), [&](std::size_t i) { return scales[i]; }),
                     "")
@@ -183,6 +185,30 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
       }
     }
     EXPECT_EQ(served, kServes) << target.name;
+  }
+}
+
+TYPED_TEST(DecodeKernelsTest, FactorsOfEveryStoredScale) {
+  using Suite = DecodeKernelsTest<TypeParam>;
+  for (const Target& target : Targets()) {
+    const FormatDecoders& kernels = Suite::Kernels(target);
+    if (kernels.factors_of_e8m0 == nullptr) continue;
+    for (std::uint32_t code = 0; code < 256; ++code) {
+      for (const std::size_t count :
+           {std::size_t{1}, std::size_t{31}, std::size_t{100}, kDecodeCols}) {
+        std::vector<std::byte> stored(count, std::byte{127});
+        stored[code % count] = static_cast<std::byte>(code);
+        std::vector<float> scales;
+        for (const std::byte scale : stored)
+          scales.push_back(DecodeE8M0(std::to_integer<std::uint32_t>(scale)));
+        std::vector<std::uint16_t> expected(2 * kDecodePlaces), factors(2 * kDecodePlaces);
+        const bool has_factors = kernels.factors(scales.data(), count, expected.data());
+        ASSERT_EQ(kernels.factors_of_e8m0(stored.data(), count, factors.data()), has_factors)
+            << target.name << " " << code;
+        for (std::size_t i = 0; has_factors && i < count; ++i)
+          ASSERT_EQ(factors[i], expected[i]) << target.name << " " << code << " of " << count;
+      }
+    }
   }
 }
 

@@ -223,6 +223,49 @@ struct PowerTable {
     return slow == 0;
   }
 
+  /// Does the same for E8M0 scales. 7 ops for Lanes(D16()) scales.
+  static HWY_INLINE bool PowersOfE8M0(const std::byte* stored, std::size_t count,
+                                      std::uint16_t* powers) {
+    if constexpr (!kRegular) {
+      return false;
+    } else {
+      const D16 d16;
+      const hn::Half<D8> d8;
+      constexpr auto kFirst = static_cast<std::uint16_t>(127u - kDown);
+      const auto first = hn::Set(d16, kFirst), span = hn::Set(d16, std::uint16_t{kDown + kUp});
+      const auto lift =
+          hn::Set(d16, static_cast<std::uint16_t>(kLift + (kDown << T::kMantissaBits)));
+      auto outside = hn::Zero(d16);
+      const auto store = [&](const std::uint8_t* codes, std::size_t i) NF_INLINE_ATTR {
+        const auto above = hn::Sub(hn::PromoteTo(d16, hn::LoadU(d8, codes)), first);  // wraps
+        outside = hn::Or(outside, hn::SaturatedSub(above, span));
+        hn::StoreU(hn::Sub(lift, hn::ShiftLeft<T::kMantissaBits>(above)), d16, powers + i);
+      };
+      const std::size_t lanes = hn::Lanes(d16);
+      std::size_t i = 0;
+      for (; i + lanes <= count; i += lanes) store(Bytes(stored) + i, i);
+      if (i < count) {
+        alignas(64) std::uint8_t last[hn::MaxLanes(D16())];
+        std::fill_n(last, lanes, static_cast<std::uint8_t>(kFirst));
+        std::memcpy(last, stored + i, count - i);
+        store(last, i);
+      }
+      return hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)));
+    }
+  }
+
+  /// Returns the scales of Lanes(DF()) powers.
+  static HWY_INLINE hn::Vec<DF> ScalesOf(const std::uint16_t* powers) {
+    const hn::RebindToSigned<D32> di;
+    const hn::Rebind<std::int16_t, DF> di16;
+    const hn::RebindToUnsigned<decltype(di16)> du16;
+    const auto lift = hn::Set(du16, static_cast<std::uint16_t>(kLift));
+    const auto exponent =
+        hn::PromoteTo(di, hn::BitCast(di16, hn::Sub(lift, hn::LoadU(du16, powers))));
+    const auto one = hn::BitCast(di, hn::Set(DF(), 1.0f));
+    return hn::BitCast(DF(), hn::Add(one, hn::ShiftLeft<23 - T::kMantissaBits>(exponent)));
+  }
+
   /// Decodes with power_at(i), the powers of the Lanes(D16()) items from i on; as DecodeByTable.
   template <class PowerAt>
   static HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const VectorWriter& out,

@@ -32,7 +32,9 @@ class FloatFlags {
     asm volatile("stmxcsr %0" : "=m"(word) : : "memory");
     return word;
   }
-  static void Set(Word word) noexcept { asm volatile("ldmxcsr %0" : : "m"(word) : "memory"); }
+  static void Set(Word word) noexcept {
+    asm volatile("ldmxcsr %0" : : "m"(word) : "memory");
+  }
 #elif defined(__aarch64__)
   using Word = std::uint64_t;
   static constexpr Word kInexact = 0x10, kAll = 0x9F;  // of FPSR
@@ -41,7 +43,9 @@ class FloatFlags {
     asm volatile("mrs %0, fpsr" : "=r"(word) : : "memory");
     return word;
   }
-  static void Set(Word word) noexcept { asm volatile("msr fpsr, %0" : : "r"(word) : "memory"); }
+  static void Set(Word word) noexcept {
+    asm volatile("msr fpsr, %0" : : "r"(word) : "memory");
+  }
 #endif
 
   /// Returns true if a rounding sets its flag.

@@ -176,8 +176,8 @@ struct FusedSums {
 };
 
 #if HWY_TARGET == HWY_AVX3_DL
-/// Sums of the lower half of a vector's columns and of the upper half, rounded by the instruction of
-/// AVX512_BF16, for which Highway 1.0.3 has no function.
+/// Sums of the lower half of a vector's columns and of the upper half, rounded by the instruction
+/// of AVX512_BF16, for which Highway 1.0.3 has no function.
 struct BFloat16Sums {
   // The instruction returns zeros for subnormal numbers. Products of magnitudes from here on with
   // the scale are multiples of 2^-126, the smallest normal number.
@@ -296,8 +296,7 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
     Hadamard2<false>(upper_first, first);
     Hadamard2<false>(upper_second, second);
     const auto upper = Sums::Round(upper_first, upper_second);
-    if (j == 0)
-      largest = hn::Max(largest, hn::And(upper, hn::Set(d16, std::uint16_t{0x7FFF})));
+    if (j == 0) largest = hn::Max(largest, hn::And(upper, hn::Set(d16, std::uint16_t{0x7FFF})));
     hn::StoreU(upper, d16, reinterpret_cast<std::uint16_t*>(rows.out[j] + from));
     hn::StoreU(Sums::Round(first, second), d16,
                reinterpret_cast<std::uint16_t*>(rows.out[j + kHalf] + from));

@@ -299,11 +299,10 @@ class PackedDriver {
     const std::size_t count = items_.transform(group, cols, *args_.sign_mask, inexact);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t col = strip.col + inexact[i];
-      ScalarKernels().Hadamard(args_.dtype, args_.in,
-                               {strip.row, strip.row + kHadamardSize, col, col + 1},
-                               *args_.sign_mask,
-                               {transformed_ + inexact[i] * amax_.item_bytes,
-                                static_cast<std::ptrdiff_t>(stride)});
+      ScalarKernels().Hadamard(
+          args_.dtype, args_.in, {strip.row, strip.row + kHadamardSize, col, col + 1},
+          *args_.sign_mask,
+          {transformed_ + inexact[i] * amax_.item_bytes, static_cast<std::ptrdiff_t>(stride)});
     }
     std::copy_n(group.out.begin(), kHadamardSize, rows);
   }

@@ -246,12 +246,13 @@ class PackedDriver {
   /// Quantizes one block of each column of a strip of a patch, and pads the columns with zeros to
   /// whole vectors.
   void ColumnStrip(const Rect& patch, const Rect& strip, std::byte* codes, std::byte* scale_inv) {
+    static_assert(kMostRows % kPatchesAhead == 0);
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
     SetRows(patch, strip, cols, rows, next);
     if (args_.sign_mask) {
       TransformStrip(strip, cols, rows, next);
-      std::copy_n(rows, strip.rows, next);  // prefetched by now
+      std::copy_n(rows, kHadamardSize, next);  // prefetched by now
     }
     const PackedStrip in{rows, next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];
@@ -273,11 +274,12 @@ class PackedDriver {
     const std::size_t item_bytes = amax_.item_bytes, last = args_.shape.rows - 1;
     const std::size_t bytes = strip.cols * item_bytes, piece = kTransposedCols * item_bytes;
     const Place first = NextPiece(args_, patch, strip.row - patch.row);
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      rows[r] = in.Row(strip.row + r) + strip.col * item_bytes;
-      const std::byte* row = in.Row(std::min(first.row + r / kPatchesAhead, last));
-      next[r] = row + first.col * item_bytes + r % kPatchesAhead * piece;
-      next[r] += BytesToLine(next[r]);
+    const std::size_t offset = strip.col * item_bytes, next_offset = first.col * item_bytes;
+    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = in.Row(strip.row + r) + offset;
+    for (std::size_t r = 0; r < strip.rows; r += kPatchesAhead) {
+      const std::byte* at = in.Row(std::min(first.row + r / kPatchesAhead, last)) + next_offset;
+      at += BytesToLine(at);
+      for (std::size_t i = 0; i < kPatchesAhead; ++i) next[r + i] = at + i * piece;
     }
     if (strip.cols == cols) return;
     for (std::size_t r = 0; r < strip.rows; ++r)

@@ -342,6 +342,28 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
   return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
 }
 
+#if HWY_TARGET <= HWY_AVX3
+/// True if Encode16 encodes products with their signs by EncodeSigned.
+template <class T, Inputs kInputs, class D16>
+inline constexpr bool kEncodesSigned = std::is_same_v<T, BFloat16>&& kInputs ==
+                                       Inputs::kFinite&& hn::MaxLanes(D16()) == 32;
+
+/// Does EncodeMagnitudes for a value of either sign: one instruction takes the larger of two
+/// magnitudes with the sign of the first, so that b has the value's sign and the sum its magnitude.
+/// CodeOfSum moves the sign into the upper half of the lane. 4 ops.
+template <FloatFormat F, int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> value) {
+  static_assert(kShift + F::kMantissaBits + 8 >= 16);
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
+  constexpr int kLargerMagnitude = 3;
+  const auto minus_infinity =
+      hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatSign | kFloatInfinity));
+  const hn::Vec<DF> base{_mm512_range_ps(hn::And(value, minus_infinity).raw,
+                                         hn::Set(df, kSmallestNormal).raw, kLargerMagnitude)};
+  return EncodeFromBase<F, kShift>(df, value, base, hn::Set(df, EncodeRule<F>::kMultiplier));
+}
+#endif
+
 /// Joins the low halves of 32-bit lanes: those of `even` become the even 16-bit lanes, those of
 /// `odd` the odd ones. 2 ops.
 template <class D16, class V>
@@ -365,13 +387,23 @@ HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> item
 }
 
 /// Encodes the i-th vector of 16-bit items of a run. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them. bfloat16: 17 ops for finite items (15 under power-of-two scales, where float16
-/// takes 19), 21 for all inputs.
+/// zeros below them. bfloat16: 17 ops for finite items (15 on AVX-512 and under power-of-two
+/// scales, where float16 takes 19), 21 for all inputs.
 template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
   constexpr int kShift = kCodeShift<F>;
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (kEncodesSigned<T, kInputs, D16> && !PowerOfTwoScales<Scale>) {
+    const auto signed_pairs = hn::BitCast(d32, items);
+    const auto even = WidenEven<T, kInputs>(d32, signed_pairs);
+    const auto odd = WidenOdd<T, kInputs>(d32, signed_pairs);
+    const auto codes = JoinLowHalves(d16, EncodeSigned<F, kShift>(df, hn::Mul(even, scale(2 * i))),
+                                     EncodeSigned<F, kShift>(df, hn::Mul(odd, scale(2 * i + 1))));
+    return hn::OrAnd(codes, items, hn::Set(d16, std::uint16_t{0x8000}));
+  }
+#endif
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
   const auto pairs = hn::BitCast(d32, magnitude);
   const auto even = WidenEven<T, kInputs, kRebiasOf<Scale>>(d32, pairs);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/tile_drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
 namespace narrowfloat::cpu {
@@ -297,15 +298,8 @@ class PackedDriver {
       group.next[r] = next[r];
       group.out[r] = transformed_ + r * stride;
     }
-    std::uint16_t inexact[kTransformCols];
-    const std::size_t count = items_.transform(group, cols, *args_.sign_mask, inexact);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t col = strip.col + inexact[i];
-      ScalarKernels().Hadamard(
-          args_.dtype, args_.in, {strip.row, strip.row + kHadamardSize, col, col + 1},
-          *args_.sign_mask,
-          {transformed_ + inexact[i] * amax_.item_bytes, static_cast<std::ptrdiff_t>(stride)});
-    }
+    TransformGroup({args_.in, args_.dtype, *args_.sign_mask, strip.row, strip.col}, items_, group,
+                   cols);
     std::copy_n(group.out.begin(), kHadamardSize, rows);
   }
 

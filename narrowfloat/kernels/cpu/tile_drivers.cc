@@ -70,17 +70,6 @@ void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
   }
 }
 
-/// Moves a matrix to a later row and byte.
-MatrixRows<std::byte> Moved(MatrixRows<std::byte> out, std::size_t row, std::size_t offset) {
-  if (out.row_offsets != nullptr) {
-    out.row_offsets += row;
-  } else {
-    out.data += static_cast<std::ptrdiff_t>(row) * out.row_stride;
-  }
-  out.data += offset;
-  return out;
-}
-
 struct HadamardDriver {
   const MatrixRows<const std::byte>& in;
   const Tile& tile;
@@ -103,33 +92,20 @@ struct HadamardDriver {
   /// Transforms `cols` columns of a group: columns of whole units, or fewer than a unit. Columns
   /// count from the tile's first one.
   void RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
+    const HadamardGroup group{in, dtype, sign_mask, row, tile.col_begin + col};
     const TransformRows rows = RowsAt(row, col);
-    std::uint16_t inexact[kTransformCols];
-    const std::size_t count = cols % kColumnUnit == 0
-                                  ? kernels.transform(rows, cols, sign_mask, inexact)
-                                  : TransformPadded(rows, cols, inexact);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t to = col + inexact[i], from = tile.col_begin + to;
-      ScalarKernels().Hadamard(dtype, in, {row, row + kHadamardSize, from, from + 1}, sign_mask,
-                               Moved(out, row - tile.row_begin, to * kernels.item_bytes));
-    }
-  }
-
-  /// Does the micro-kernel's work for fewer columns than it takes. The sums of zeros are exact.
-  std::size_t TransformPadded(const TransformRows& to, std::size_t cols,
-                              std::uint16_t* inexact) const {
+    if (cols % kColumnUnit == 0) return TransformGroup(group, kernels, rows, cols);
     const std::size_t bytes = cols * kernels.item_bytes;
     constexpr std::size_t kMostBytes = kColumnUnit * sizeof(float);
     std::byte padded[kHadamardSize][kMostBytes], transformed[kHadamardSize][kMostBytes];
-    TransformRows rows;
+    TransformRows unit;
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      rows.in[k] = rows.next[k] =
-          PadRow(to.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
-      rows.out[k] = transformed[k];
+      unit.in[k] = unit.next[k] =
+          PadRow(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
+      unit.out[k] = transformed[k];
     }
-    const std::size_t count = kernels.transform(rows, kColumnUnit, sign_mask, inexact);
-    for (std::size_t k = 0; k < kHadamardSize; ++k) std::memcpy(to.out[k], transformed[k], bytes);
-    return count;
+    TransformGroup(group, kernels, unit, kColumnUnit);
+    for (std::size_t k = 0; k < kHadamardSize; ++k) std::memcpy(rows.out[k], transformed[k], bytes);
   }
 
   /// Returns the addresses of a group's rows. The next group is prefetched or, at the tile's last

@@ -21,9 +21,33 @@ float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
 /// Any format's kernels serve: the amaxes of items do not depend on it.
 void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
                      const AmaxKernels& kernels, float* amaxes) noexcept;
-/// Calls the reference for columns whose sums the micro-kernel cannot add exactly.
 void DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
                    const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
                    const MatrixRows<std::byte>& out) noexcept;
+
+/// A group of kHadamardSize rows of a tensor, from `row` and `col` on, that is transformed.
+struct HadamardGroup {
+  const MatrixRows<const std::byte>& in;
+  DType dtype;
+  std::uint32_t sign_mask;
+  std::size_t row, col;
+};
+/// Transforms `cols` columns of a group. `rows` has the addresses of its items, or of a copy that
+/// is padded with zeros. Calls the reference for columns whose sums the micro-kernel cannot add
+/// exactly. Requires: as TransformFn.
+inline void TransformGroup(const HadamardGroup& group, const ItemKernels& kernels,
+                           const TransformRows& rows, std::size_t cols) noexcept {
+  std::uint16_t inexact[kTransformCols];
+  const std::size_t count = kernels.transform(rows, cols, group.sign_mask, inexact);
+  std::ptrdiff_t offsets[kHadamardSize];
+  for (std::size_t k = 0; count > 0 && k < kHadamardSize; ++k)
+    offsets[k] = rows.out[k] - rows.out[0];
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t col = group.col + inexact[i];
+    ScalarKernels().Hadamard(group.dtype, group.in,
+                             {group.row, group.row + kHadamardSize, col, col + 1}, group.sign_mask,
+                             {rows.out[0] + inexact[i] * kernels.item_bytes, 0, offsets});
+  }
+}
 
 }  // namespace narrowfloat::cpu

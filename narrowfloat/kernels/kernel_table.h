@@ -81,7 +81,7 @@ struct QuantizeArgs {
   ScaleOptions options;
   float tensor_scale = 1.0f;  // that items are multiplied by, for schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
-  RandomState random;         // for stochastic rounding
+  RandomState random;  // for stochastic rounding
   // If set, what is quantized is the random Hadamard transform of the input by these signs, rounded
   // to the items' type. Only columnwise, of schemes that take Option::kHadamard; the tile then has
   // whole groups of kHadamardSize rows.

@@ -101,8 +101,8 @@ inline constexpr auto kSylvester = [] {
 
 /// Transforms a column of bfloat16 in binary64. Returns false if a sum may be inexact even there,
 /// or an output is neither zero nor a normal number. The compiler vectorizes the loops.
-HWY_NOINLINE bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
-                                  std::uint32_t sign_mask) {
+HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
+                                         std::uint32_t sign_mask) {
   constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
   constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
   std::uint32_t items[kHadamardSize];

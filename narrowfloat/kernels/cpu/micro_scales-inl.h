@@ -133,11 +133,11 @@ bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule&
 }
 
 template <FloatFormat F, class T>
-constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>,
-                                        &ColumnScales<RuleE8M0, F, T>};
+inline constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>,
+                                               &ColumnScales<RuleE8M0, F, T>};
 template <FloatFormat F>
-constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
-                                                     &BFloat16Scales<Places::kColumns, F>};
+inline constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
+                                                            &BFloat16Scales<Places::kColumns, F>};
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Amaxes of what is never stored, on every backend.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -16,22 +18,50 @@
 namespace narrowfloat::conformance {
 namespace {
 
-TEST(HadamardAmaxTest, IsWhatColumnsAreQuantizedUnder) {
+constexpr std::uint32_t kSignMask = 0x1234;
+
+/// Compares the amax that the verb returns, and the one that columns are quantized under, with the
+/// largest item of the reference's transform of the whole tensor.
+void CheckAmax(const FloatTensor& in) {
+  FloatTensor transform(in.dtype(), in.shape());
+  HadamardTransform(in.ConstView(), transform.View(), kSignMask, {.kernels = &ScalarKernels()});
+  float expected = 0.0f;
+  for (std::size_t i = 0; i < transform.size(); ++i)
+    expected = std::max(expected, static_cast<float>(std::fabs(transform.Value(i))));
+  QuantSpec spec{.scheme = &FindScheme("nvfp4"), .rowwise = false, .columnwise = true};
+  spec.rht = true;
+  spec.rht_sign_mask = kSignMask;
+  for (const KernelTable* backend : AvailableKernels()) {
+    QuantizedBuffers q(spec, in.shape());
+    Quantize(in.ConstView(), q.view, {.threads = 2, .kernels = backend});
+    float stored;
+    std::memcpy(&stored, q.Data(Role::kAmaxColumnwise), sizeof stored);
+    EXPECT_EQ(stored, expected) << backend->name;
+    EXPECT_EQ(HadamardAmax(in.ConstView(), kSignMask, {.threads = 3, .kernels = backend}), expected)
+        << backend->name;
+  }
+}
+
+TEST(HadamardAmaxTest, IsTheLargestMagnitudeOfTheTransform) {
   std::mt19937_64 random(RunSeed());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     FloatTensor in(dtype, {4, 48, 200});
     FillWithSpecials(in, random, Range::kNumbers);
-    QuantSpec spec{.scheme = &FindScheme("nvfp4"), .rowwise = false, .columnwise = true};
-    spec.rht = true;
-    spec.rht_sign_mask = 0x1234;
-    for (const KernelTable* backend : AvailableKernels()) {
-      QuantizedBuffers q(spec, in.shape());
-      Quantize(in.ConstView(), q.view, {.threads = 2, .kernels = backend});
-      const float amax = HadamardAmax(in.ConstView(), 0x1234, {.threads = 3, .kernels = backend});
-      float stored;
-      std::memcpy(&stored, q.Data(Role::kAmaxColumnwise), sizeof stored);
-      EXPECT_EQ(std::bit_cast<std::uint32_t>(amax), std::bit_cast<std::uint32_t>(stored))
-          << backend->name << ", seed " << RunSeed();
+    SCOPED_TRACE(fmt::format("NF_TEST_SEED={}", RunSeed()));
+    CheckAmax(in);
+  }
+}
+
+// The only item that is not zero lies in the first, an inner or the last group of rows, and in the
+// columns around the end of the first part that is transformed at a time.
+TEST(HadamardAmaxTest, FindsTheLargestMagnitudeAnywhere) {
+  constexpr std::size_t kRows = 48, kCols = 1100;
+  for (const std::size_t row : {std::size_t{0}, std::size_t{17}, kRows - 1}) {
+    for (const std::size_t col : {std::size_t{0}, std::size_t{511}, std::size_t{512}, kCols - 1}) {
+      FloatTensor in(DType::kBFloat16, {kRows, kCols});
+      in.SetBits(row * kCols + col, 0x4480);  // 1024
+      SCOPED_TRACE(fmt::format("item ({}, {})", row, col));
+      CheckAmax(in);
     }
   }
 }

@@ -87,6 +87,8 @@ class WorkloadBuilder {
       spec.rht = true;
       spec.amax_columnwise = 16.0f;  // above that of the transformed data
       AddQuantize(spec, direction, dtype);
+      spec.amax = spec.amax_columnwise = std::nullopt;  // the transform's amax takes a pass, too
+      AddQuantize(spec, direction, dtype);
     }
     if (options.Has(Option::kFourOverSix)) {
       QuantSpec spec = plain;

@@ -3,19 +3,14 @@
 
 #include <cstdint>
 
-#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/cpu/strided_rows.h"
+#include "narrowfloat/ops/execution.h"
 
 namespace narrowfloat {
 
-/// Transforms one tile into memory of the calling thread, which its next call overwrites. Rows and
-/// columns of the result count from the tile's corner.
-MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,
-                                          const MatrixRows<const std::byte>& in, const Tile& tile,
-                                          std::uint32_t sign_mask);
-
-/// Returns the amax of the transform of one tile.
-float TransformedTileAmax(const KernelTable& kernels, DType dtype,
-                          const MatrixRows<const std::byte>& in, const Tile& tile,
-                          std::uint32_t sign_mask);
+/// Returns the amax of the transform of rows with items of `dtype`, as the columns are quantized
+/// under it: rounded to the items' type.
+float TransformedAmax(const StridedRows<const std::byte>& rows, DType dtype,
+                      std::uint32_t sign_mask, const Execution& execution);
 
 }  // namespace narrowfloat

@@ -141,12 +141,6 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
   return grid;
 }
 
-float QuantizeRun::TransformedAmax() const {
-  return LargestAmax(Grid(Direction::kColumnwise), execution_, [&](const Tile& tile) {
-    return TransformedTileAmax(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
-  });
-}
-
 bool QuantizeRun::NeedsAmaxPass() const {
   if (spec_.scheme->layout.amax == AmaxBuffers::kNone || spec_.row_scaled) return false;
   return !spec_.amax && !spec_.scale &&
@@ -170,7 +164,7 @@ void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
   if (spec_.amax_columnwise) {
     args_.columnwise.amax = *spec_.amax_columnwise;
   } else if (UsesHadamard() && !spec_.amax) {
-    args_.columnwise.amax = TransformedAmax();
+    args_.columnwise.amax = TransformedAmax(rows_, in_.dtype, SignMask(), execution_);
   }
   StoreFloat(out_[Role::kAmaxRowwise], args_.rowwise.amax);
   StoreFloat(out_[Role::kAmaxColumnwise], args_.columnwise.amax);

@@ -52,7 +52,6 @@ class QuantizeRun {
   /// Returns true if the columnwise operand is the input's transform.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
   std::uint32_t SignMask() const { return static_cast<std::uint32_t>(spec_.rht_sign_mask); }
-  float TransformedAmax() const;
   void PrepareAmaxes(std::optional<float> known);
 
   const ConstTensorView& in_;

@@ -219,7 +219,9 @@ constexpr cpu::FormatDecoders DecodersOf() {
   cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnFactors<F, T>,
                                &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
-  if constexpr (kHasTable<F, T>) decoders.factors_of_e8m0 = &FactorsOfE8M0<F, T>;
+  if constexpr (kHasTable<F, T>) {
+    if constexpr (PowerTable<F, T>::kRegular) decoders.factors_of_e8m0 = &FactorsOfE8M0<F, T>;
+  }
   return decoders;
 }
 

@@ -80,7 +80,7 @@ struct FormatDecoders {
   FactorsFn factors;
   DecodeColumnsFn columns;                    // one code per byte
   DecodeUniformFn uniform = nullptr;          // null for 4-bit codes
-  StoredFactorsFn factors_of_e8m0 = nullptr;  // null where FactorsFn returns false or is of 4 bits
+  StoredFactorsFn factors_of_e8m0 = nullptr;  // null if `factors` serves no scale, or 4-bit codes
 };
 
 /// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each

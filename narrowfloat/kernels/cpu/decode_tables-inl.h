@@ -225,36 +225,33 @@ struct PowerTable {
 
   /// Does the same for E8M0 scales. 7 ops for Lanes(D16()) scales.
   static HWY_INLINE bool PowersOfE8M0(const std::byte* stored, std::size_t count,
-                                      std::uint16_t* powers) {
-    if constexpr (!kRegular) {
-      return false;
-    } else {
-      const D16 d16;
-      const hn::Half<D8> d8;
-      constexpr auto kFirst = static_cast<std::uint16_t>(127u - kDown);
-      const auto first = hn::Set(d16, kFirst), span = hn::Set(d16, std::uint16_t{kDown + kUp});
-      const auto lift =
-          hn::Set(d16, static_cast<std::uint16_t>(kLift + (kDown << T::kMantissaBits)));
-      auto outside = hn::Zero(d16);
-      const auto store = [&](const std::uint8_t* codes, std::size_t i) NF_INLINE_ATTR {
-        const auto above = hn::Sub(hn::PromoteTo(d16, hn::LoadU(d8, codes)), first);  // wraps
-        outside = hn::Or(outside, hn::SaturatedSub(above, span));
-        hn::StoreU(hn::Sub(lift, hn::ShiftLeft<T::kMantissaBits>(above)), d16, powers + i);
-      };
-      const std::size_t lanes = hn::Lanes(d16);
-      std::size_t i = 0;
-      for (; i + lanes <= count; i += lanes) store(Bytes(stored) + i, i);
-      if (i < count) {
-        alignas(64) std::uint8_t last[hn::MaxLanes(D16())];
-        std::fill_n(last, lanes, static_cast<std::uint8_t>(kFirst));
-        std::memcpy(last, stored + i, count - i);
-        store(last, i);
-      }
-      return hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)));
+                                      std::uint16_t* powers) requires kRegular {
+    const D16 d16;
+    const hn::Half<D8> d8;
+    constexpr auto kSmallest = static_cast<std::uint16_t>(kSmallestScale >> 23);
+    const auto smallest = hn::Set(d16, kSmallest);
+    const auto span = hn::Set(d16, std::uint16_t{kDown + kUp});
+    const auto lift = hn::Set(d16, static_cast<std::uint16_t>(kLift + (kDown << T::kMantissaBits)));
+    auto outside = hn::Zero(d16);
+    const auto store = [&](const std::uint8_t* codes, std::size_t i) NF_INLINE_ATTR {
+      // Smaller scales wrap around, and are then outside, too.
+      const auto above = hn::Sub(hn::PromoteTo(d16, hn::LoadU(d8, codes)), smallest);
+      outside = hn::Or(outside, hn::SaturatedSub(above, span));
+      hn::StoreU(hn::Sub(lift, hn::ShiftLeft<T::kMantissaBits>(above)), d16, powers + i);
+    };
+    const std::size_t lanes = hn::Lanes(d16);
+    std::size_t i = 0;
+    for (; i + lanes <= count; i += lanes) store(Bytes(stored) + i, i);
+    if (i < count) {
+      alignas(64) std::uint8_t last[hn::MaxLanes(D16())];
+      std::fill_n(last, lanes, static_cast<std::uint8_t>(kSmallest));
+      std::memcpy(last, stored + i, count - i);
+      store(last, i);
     }
+    return hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)));
   }
 
-  /// Returns the scales of Lanes(DF()) powers.
+  /// Returns the scales that Lanes(DF()) powers were computed from. 5 ops.
   static HWY_INLINE hn::Vec<DF> ScalesOf(const std::uint16_t* powers) {
     const hn::RebindToSigned<D32> di;
     const hn::Rebind<std::int16_t, DF> di16;

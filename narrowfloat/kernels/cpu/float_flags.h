@@ -9,8 +9,8 @@ namespace narrowfloat::cpu {
 /// the inexact flag of IEEE 754 when it rounds a result or one overflows, and the flag stays set.
 /// Clears the thread's flags; the destructor restores them.
 ///
-/// Only results that were stored to memory before a call count: the compiler moves no access to
-/// memory across it, but may move arithmetic.
+/// Covers the operations whose results are stored to memory before a call: the compiler may move
+/// other arithmetic across it.
 class FloatFlags {
  public:
   FloatFlags() noexcept : saved_(Get()), are_reported_(AreReported()) { Clear(); }
@@ -18,8 +18,8 @@ class FloatFlags {
   FloatFlags(const FloatFlags&) = delete;
   FloatFlags& operator=(const FloatFlags&) = delete;
 
-  /// Returns true if an operation since the construction, or since Clear, was not exact. Always
-  /// returns true where a rounding sets no flag, as in some emulators of processors.
+  /// Returns true if an operation since the construction, or since Clear, was not exact; always, if
+  /// this machine sets no flags, as some emulators do not.
   bool WereInexact() const noexcept { return !are_reported_ || (Get() & kInexact) != 0; }
   void Clear() noexcept { Set(saved_ & ~kAll); }
 

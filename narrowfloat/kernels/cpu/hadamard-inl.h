@@ -309,8 +309,8 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
   });
 }
 
-/// Transforms the columns of a vector whose sums in fp32 may be inexact again, in binary64. Returns
-/// as TransformFn does.
+/// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
+/// binary64. Returns as TransformFn does.
 template <class Sums>
 HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
                                     std::uint32_t sign_mask, std::uint16_t* inexact) {
@@ -344,8 +344,8 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
   return count;
 }
 
-/// Implements TransformFn for bfloat16. Sums of 16 items are nearly always exact in fp32; the
-/// processor's flags tell of several vectors of columns at once whether they were.
+/// Implements TransformFn for bfloat16. Sums of 16 items are nearly always exact in fp32. Tests the
+/// processor's flags once for kRunsPerTest vectors of columns, and examines these if a sum was not.
 template <class Sums>
 std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
                               std::uint32_t sign_mask, std::uint16_t* inexact) {

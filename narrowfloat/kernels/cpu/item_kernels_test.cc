@@ -384,7 +384,7 @@ TEST(FloatFlagsTest, ReportInexactOperationsAndKeepTheThreadsFlags) {
     }
     EXPECT_EQ(std::fetestexcept(FE_INEXACT) != 0, is_set);
   }
-  EXPECT_GT(sum, 0.0f);
+  static_cast<void>(sum);
 }
 
 }  // namespace

@@ -200,6 +200,7 @@ template <FloatFormat F>
 struct EncodeRule {
   static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
   static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
+  static constexpr float kSmallestNormal = std::bit_cast<float>(kSmallestNormalField << 23);
 
   // Offset that the multiplier adds to the sum's exponent field. Only its lowest bits reach the
   // code.
@@ -242,8 +243,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF>
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
     DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::kMultiplier) {
-  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  return EncodeMagnitudes<F, kShift>(df, value, hn::Set(df, kSmallestNormal),
+  return EncodeMagnitudes<F, kShift>(df, value, hn::Set(df, EncodeRule<F>::kSmallestNormal),
                                      hn::Set(df, multiplier));
 }
 
@@ -343,23 +343,18 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// True if Encode16 encodes products with their signs by EncodeSigned.
-template <class T, Inputs kInputs, class D16>
-inline constexpr bool kEncodesSigned = std::is_same_v<T, BFloat16>&& kInputs ==
-                                       Inputs::kFinite&& hn::MaxLanes(D16()) == 32;
-
-/// Does EncodeMagnitudes for a value of either sign: one instruction takes the larger of two
-/// magnitudes with the sign of the first, so that b has the value's sign and the sum its magnitude.
-/// CodeOfSum moves the sign into the upper half of the lane. 4 ops.
+/// Does EncodeMagnitudes' work for a value with a sign. VRANGEPS returns the larger of two
+/// magnitudes with the sign of its first operand, so that b and the sum have the value's sign.
+/// CodeOfSum moves this sign into the upper half of the lane. 4 ops.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> value) {
   static_assert(kShift + F::kMantissaBits + 8 >= 16);
-  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  constexpr int kLargerMagnitude = 3;
+  constexpr int kLargerMagnitude = 3;  // VRANGEPS: the sign is that of the first operand
   const auto minus_infinity =
       hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatSign | kFloatInfinity));
   const hn::Vec<DF> base{_mm512_range_ps(hn::And(value, minus_infinity).raw,
-                                         hn::Set(df, kSmallestNormal).raw, kLargerMagnitude)};
+                                         hn::Set(df, EncodeRule<F>::kSmallestNormal).raw,
+                                         kLargerMagnitude)};
   return EncodeFromBase<F, kShift>(df, value, base, hn::Set(df, EncodeRule<F>::kMultiplier));
 }
 #endif
@@ -395,7 +390,8 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale
   const hn::Repartition<float, D16> df;
   constexpr int kShift = kCodeShift<F>;
 #if HWY_TARGET <= HWY_AVX3
-  if constexpr (kEncodesSigned<T, kInputs, D16> && !PowerOfTwoScales<Scale>) {
+  if constexpr (std::is_same_v<T, BFloat16> && kInputs == Inputs::kFinite &&
+                hn::MaxLanes(D16()) == 32 && !PowerOfTwoScales<Scale>) {
     const auto signed_pairs = hn::BitCast(d32, items);
     const auto even = WidenEven<T, kInputs>(d32, signed_pairs);
     const auto odd = WidenOdd<T, kInputs>(d32, signed_pairs);

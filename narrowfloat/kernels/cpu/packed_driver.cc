@@ -251,11 +251,9 @@ class PackedDriver {
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
     SetRows(patch, strip, cols, rows, next);
-    if (args_.sign_mask) {
-      TransformStrip(strip, cols, rows, next);
-      std::copy_n(rows, kHadamardSize, next);  // prefetched by now
-    }
-    const PackedStrip in{rows, next, strip.rows, cols};
+    if (args_.sign_mask) TransformStrip(strip, cols, next, rows);
+    // The transform has prefetched what is next.
+    const PackedStrip in{rows, args_.sign_mask ? rows : next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];
     const bool finite = ColumnScales(in, {scale_inv, scale});
     if (is_stochastic_) {
@@ -267,29 +265,28 @@ class PackedDriver {
     Choose(kernels_.columns, finite)(in, scale, random_, codes);
   }
 
-  /// Sets the addresses of a strip's rows, padded to `cols` columns, and those that are prefetched
-  /// meanwhile. Requires: the strip begins at an even row of its patch.
+  /// Sets `rows` to the addresses of a strip's rows, padded with zeros to `cols` columns, and
+  /// `next` to those that are prefetched while the strip is encoded (NextPiece). Requires: the
+  /// strip begins at a multiple of kPatchesAhead rows of its patch.
   void SetRows(const Rect& patch, const Rect& strip, std::size_t cols, const std::byte** rows,
                const std::byte** next) {
     const MatrixRows<const std::byte> in = args_.in;  // a copy, since addresses may alias it
     const std::size_t item_bytes = amax_.item_bytes, last = args_.shape.rows - 1;
-    const std::size_t bytes = strip.cols * item_bytes, piece = kTransposedCols * item_bytes;
+    const std::size_t piece = kTransposedCols * item_bytes;
     const Place first = NextPiece(args_, patch, strip.row - patch.row);
-    const std::size_t offset = strip.col * item_bytes, next_offset = first.col * item_bytes;
-    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = in.Row(strip.row + r) + offset;
+    const std::size_t next_offset = first.col * item_bytes;
+    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = ItemsOf(strip, r, cols);
     for (std::size_t r = 0; r < strip.rows; r += kPatchesAhead) {
       const std::byte* at = in.Row(std::min(first.row + r / kPatchesAhead, last)) + next_offset;
       at += BytesToLine(at);
       for (std::size_t i = 0; i < kPatchesAhead; ++i) next[r + i] = at + i * piece;
     }
-    if (strip.cols == cols) return;
-    for (std::size_t r = 0; r < strip.rows; ++r)
-      rows[r] = PadRow(rows[r], bytes, cols * item_bytes, padded_[r]);
   }
 
-  /// Replaces the rows of a strip of one group, padded to `cols` columns, by their transform.
-  void TransformStrip(const Rect& strip, std::size_t cols, const std::byte** rows,
-                      const std::byte* const* next) {
+  /// Transforms a strip, which is one group of rows, and sets `rows` to the addresses of the
+  /// result.
+  void TransformStrip(const Rect& strip, std::size_t cols, const std::byte* const* next,
+                      const std::byte** rows) {
     static_assert(kPackUnit == kHadamardSize && kTransposedCols <= kTransformCols);
     const std::size_t stride = kTransposedCols * amax_.item_bytes;
     TransformRows group;

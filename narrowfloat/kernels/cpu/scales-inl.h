@@ -215,10 +215,10 @@ HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
 template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
   const DF df;
-  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
   const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
-  const auto exponent = hn::Max(hn::And(number, infinity), hn::Set(df, kSmallestNormal));
+  const auto exponent =
+      hn::Max(hn::And(number, infinity), hn::Set(df, EncodeRule<F>::kSmallestNormal));
   const auto to_steps = hn::Set(df, kToSteps);
   if constexpr (HWY_NATIVE_FMA)
     return hn::NegMulAdd(exponent, to_steps, hn::MulAdd(exponent, to_steps, number));
@@ -246,9 +246,8 @@ HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciproca
 template <FloatFormat F>
 HWY_INLINE hn::Mask<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
   const DF df;
-  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  const auto small =
-      hn::And(hn::Lt(wanted, hn::Set(df, kSmallestNormal)), hn::Gt(amax, hn::Zero(df)));
+  const auto small = hn::And(hn::Lt(wanted, hn::Set(df, EncodeRule<F>::kSmallestNormal)),
+                             hn::Gt(amax, hn::Zero(df)));
   return hn::Or(small, hn::Gt(wanted, hn::Set(df, kMaxValue<F>)));
 }
 

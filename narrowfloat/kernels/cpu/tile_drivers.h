@@ -32,9 +32,10 @@ struct HadamardGroup {
   std::uint32_t sign_mask;
   std::size_t row, col;
 };
-/// Transforms `cols` columns of a group. `rows` has the addresses of its items, or of a copy that
-/// is padded with zeros. Calls the reference for columns whose sums the micro-kernel cannot add
-/// exactly. Requires: as TransformFn.
+/// Transforms `cols` columns of a group by the micro-kernel, and by the reference the columns that
+/// this leaves to its caller. `rows` has the addresses of the group's items, or of a copy that is
+/// padded with zeros. Requires: cols as TransformFn. Inline, since a call for every 128 columns
+/// took 1 % of quantizing them.
 inline void TransformGroup(const HadamardGroup& group, const ItemKernels& kernels,
                            const TransformRows& rows, std::size_t cols) noexcept {
   std::uint16_t inexact[kTransformCols];

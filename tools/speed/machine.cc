@@ -58,7 +58,7 @@ class Timer {
 
 /// Returns true for the workloads without options, in every direction; for dequantize, rowwise.
 bool IsWanted(const Workload& workload) {
-  if (workload.verb == Verb::kQuantize) return !workload.spec.scale && !workload.spec.amax;
+  if (workload.verb == Verb::kQuantize) return !workload.HasOptions();
   return workload.verb == Verb::kDequantize && workload.direction == Direction::kRowwise;
 }
 

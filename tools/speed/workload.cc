@@ -167,6 +167,10 @@ std::string Workload::Name() const {
                      DirectionName(direction), DTypeName(dtype));
 }
 
+bool Workload::HasOptions() const {
+  return spec != MakeSpec(*spec.scheme, direction);
+}
+
 void Workload::RunStream(const Memory& memory, const Execution& execution) const {
   if (extra_read_bytes != 0)
     SameTraffic(memory.StreamIn(), extra_read_bytes, nullptr, 0, execution);

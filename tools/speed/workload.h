@@ -37,6 +37,8 @@ struct Workload {
 
   /// Returns a name such as "quantize(current) fp8_e4m3 rowwise bfloat16".
   std::string Name() const;
+  /// Returns true if the spec says more than scheme and direction.
+  bool HasOptions() const;
   std::size_t Bytes() const { return extra_read_bytes + read_bytes + write_bytes; }
   bool HasTrafficOf(const Workload& other) const {
     return extra_read_bytes == other.extra_read_bytes && read_bytes == other.read_bytes &&

@@ -121,6 +121,21 @@ HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
   }
 }
 
+/// Rounds one vector to items of T; any NaN becomes the one quiet NaN.
+template <class T>
+HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
+  const DF df;
+  const auto canonical =
+      hn::IfThenElse(hn::Eq(values, values), values, hn::BitCast(df, hn::Set(D32(), kFloatNan)));
+  if constexpr (kItemSize<T> == 4) {
+    hn::StoreU(canonical, df, reinterpret_cast<float*>(to));
+  } else {
+    const hn::Rebind<std::uint16_t, DF> d16;
+    hn::StoreU(hn::LowerHalf(d16, RoundTo<T>(canonical, canonical)), d16,
+               reinterpret_cast<std::uint16_t*>(to));
+  }
+}
+
 /// Permutes 8-byte units so that a following InterleaveLower and InterleaveUpper, which work within
 /// 128-bit blocks, yield memory order.
 HWY_INLINE hn::Vec<D8> InterleavingOrder(hn::Vec<D8> codes) {

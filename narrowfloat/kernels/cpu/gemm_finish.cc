@@ -103,21 +103,6 @@ HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::si
                      scaled(hn::LowerHalf(half, sums), col));
 }
 
-/// Rounds one vector to items of T; any NaN becomes the one quiet NaN.
-template <class T>
-HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
-  const DF df;
-  const auto canonical =
-      hn::IfThenElse(hn::Eq(values, values), values, hn::BitCast(df, hn::Set(D32(), kFloatNan)));
-  if constexpr (kItemSize<T> == 4) {
-    hn::StoreU(canonical, df, reinterpret_cast<float*>(to));
-  } else {
-    const hn::Rebind<std::uint16_t, DF> d16;
-    hn::StoreU(hn::LowerHalf(d16, RoundTo<T>(canonical, canonical)), d16,
-               reinterpret_cast<std::uint16_t*>(to));
-  }
-}
-
 /// Returns sum + term; rounds the sum to T first if the rule says so.
 template <class T>
 HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding rounding) {

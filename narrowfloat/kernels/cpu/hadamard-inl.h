@@ -8,25 +8,26 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/float_flags.h"
 #include "narrowfloat/kernels/cpu/item_kernels.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 #include "narrowfloat/kernels/dcheck.h"
-#include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/numerics/exact_sum.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
 /// Return a + b and a - b. They multiply b by 1 in the same instruction, if there is one: AMD's
 /// processors execute it on other units than additions.
-HWY_INLINE hn::Vec<DF> FusedAdd(hn::Vec<DF> a, hn::Vec<DF> b) {
-  if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
+template <class V>
+HWY_INLINE V FusedAdd(V a, V b) {
+  if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(hn::DFromV<V>(), 1)), a);
   return hn::Add(a, b);
 }
-HWY_INLINE hn::Vec<DF> FusedSub(hn::Vec<DF> a, hn::Vec<DF> b) {
-  if constexpr (HWY_NATIVE_FMA) return hn::NegMulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
+template <class V>
+HWY_INLINE V FusedSub(V a, V b) {
+  if constexpr (HWY_NATIVE_FMA) return hn::NegMulAdd(b, Opaque(hn::Set(hn::DFromV<V>(), 1)), a);
   return hn::Sub(a, b);
 }
 
@@ -39,55 +40,6 @@ constexpr int Spread(int digits) {
   if constexpr (kItemSize<T> == 2) return digits - kGrowth - T::kMantissaBits;
 }
 constexpr std::uint32_t kLargestField = 254 - kGrowth;
-
-/// Transforms kWideCols columns from `col` on in binary64. Returns the number of columns whose sums
-/// are inexact even there, and stores their indices. The compiler vectorizes the loops over
-/// columns.
-constexpr std::size_t kWideCols = 8;
-template <class T>
-HWY_NOINLINE std::size_t TransformColumns(const cpu::TransformRows& rows, std::size_t col,
-                                          std::uint32_t sign_mask, std::uint16_t* inexact) {
-  double values[kHadamardSize][kWideCols];
-  std::uint32_t largest[kWideCols] = {}, smallest[kWideCols];  // exponents, as fields of fp32
-  std::fill_n(smallest, kWideCols, 254u);
-  for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    const std::uint32_t sign = (sign_mask >> k & 1u) << 31;
-    for (std::size_t c = 0; c < kWideCols; ++c) {
-      const auto bits = std::bit_cast<std::uint32_t>(LoadItem<T>(rows.in[k], col + c));
-      const std::uint32_t magnitude = bits & ~kFloatSign;
-      const std::uint32_t field = std::max(magnitude >> 23, 1u);
-      largest[c] = std::max(largest[c], field);
-      smallest[c] = std::min(smallest[c], magnitude != 0 ? field : 254u);
-      values[k][c] = static_cast<double>(std::bit_cast<float>(bits ^ sign));
-    }
-  }
-#pragma GCC unroll 4
-  for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < kHadamardSize; ++i) {
-      if ((i & half) != 0) continue;
-      for (std::size_t c = 0; c < kWideCols; ++c) {
-        const double a = values[i][c], b = values[i + half][c];
-        values[i][c] = a + b;
-        values[i + half][c] = a - b;
-      }
-    }
-  }
-  for (std::size_t j = 0; j < kHadamardSize; ++j) {
-    for (std::size_t c = 0; c < kWideCols; ++c) {
-      const double sum = values[j][c] * kHadamardScale + 0.0;  // a sum of zeros is +0
-      StoreItem<T>(rows.out[j], col + c,
-                   kItemSize<T> == 4 ? static_cast<float>(sum) : RoundToOdd(sum));
-    }
-  }
-  std::size_t count = 0;
-  for (std::size_t c = 0; c < kWideCols; ++c) {
-    const int spread = static_cast<int>(largest[c]) - static_cast<int>(smallest[c]);
-    if (largest[c] > 254 || spread > Spread<T>(53))
-      inexact[count++] = static_cast<std::uint16_t>(col + c);
-  }
-  return count;
-}
 
 /// Sylvester's matrix.
 inline constexpr auto kSylvester = [] {
@@ -212,8 +164,8 @@ struct BFloat16Sums {
 #endif
 
 /// Sets two vectors to their sum and their difference. 2 ops.
-template <bool kFused>
-HWY_INLINE void Hadamard2(hn::Vec<DF>& a, hn::Vec<DF>& b) {
+template <bool kFused, class V>
+HWY_INLINE void Hadamard2(V& a, V& b) {
   const auto first = a, second = b;
   if constexpr (kFused) {
     a = FusedAdd(first, second);
@@ -224,12 +176,12 @@ HWY_INLINE void Hadamard2(hn::Vec<DF>& a, hn::Vec<DF>& b) {
   }
 }
 
-/// Multiplies 8 vectors by Sylvester's matrix, in fp32, and passes the products to done(...), in
-/// their order. two(k, sum, difference) sets the sum and the difference of the vectors k and k + 1.
-/// 16 ops, and 4 calls of `two`.
-template <class Two, class Done>
-HWY_INLINE void Hadamard8(const Two& two, const Done& done) {
-  auto a = hn::Zero(DF()), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
+/// Multiplies 8 vectors by Sylvester's matrix, and passes the products to done(...), in their
+/// order. two(k, sum, difference) sets the sum and the difference of the vectors k and k + 1. 16
+/// ops, and 4 calls of `two`.
+template <class D, class Two, class Done>
+HWY_INLINE void Hadamard8(D df, const Two& two, const Done& done) {
+  auto a = hn::Zero(df), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
   two(0, a, b);
   two(2, c, d);
   two(4, e, f);
@@ -260,6 +212,7 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
 
   const auto transform = [&]<bool kSecond>(std::size_t row, const auto& done) NF_INLINE_ATTR {
     Hadamard8(
+        df,
         [&](std::size_t k, hn::Vec<DF>& sum, hn::Vec<DF>& difference) NF_INLINE_ATTR {
           const std::size_t r = row + k;
           const auto items = LoadItems(d16, rows.in[r] + from);
@@ -309,6 +262,19 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
   });
 }
 
+/// Stores col + i for each lane i that the mask selects, in their order. Returns their number.
+template <class DI>
+HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, std::uint16_t* to) {
+  if (hn::AllFalse(di, mask)) return 0;
+  alignas(64) hn::TFromD<DI> lanes[hn::MaxLanes(DI())];
+  hn::Store(hn::VecFromMask(di, mask), di, lanes);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < hn::Lanes(di); ++i) {
+    if (lanes[i] != 0) to[count++] = static_cast<std::uint16_t>(col + i);
+  }
+  return count;
+}
+
 /// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
 /// binary64. Returns as TransformFn does.
 template <class Sums>
@@ -333,28 +299,22 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
       hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
              hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),
                     hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
-  if (hn::AllFalse(di, is_inexact)) return 0;
-  alignas(64) std::int16_t lanes[hn::MaxLanes(D16())];
-  hn::Store(hn::VecFromMask(di, is_inexact), di, lanes);
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < hn::Lanes(d16); ++i) {
-    if (lanes[i] != 0 && !TransformColumn(rows, col + i, sign_mask))
-      inexact[count++] = static_cast<std::uint16_t>(col + i);
-  }
-  return count;
+  const std::size_t count = StoreIndices(di, is_inexact, col, inexact);
+  const auto* end = std::remove_if(inexact, inexact + count, [&](std::uint16_t index) {
+    return TransformColumn(rows, index, sign_mask);
+  });
+  return static_cast<std::size_t>(end - inexact);
 }
 
 /// Implements TransformFn for bfloat16. Sums of 16 items are nearly always exact in fp32. Tests the
 /// processor's flags once for kRunsPerTest vectors of columns, and examines these if a sum was not.
 template <class Sums>
 std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
-                              std::uint32_t sign_mask, std::uint16_t* inexact) {
+                              std::uint32_t sign_mask, const float* factors,
+                              std::uint16_t* inexact) {
   constexpr std::size_t kRunsPerTest = 4;
   const D16 d16;
   const std::size_t lanes = hn::Lanes(d16);
-  float factors[kHadamardSize];
-  for (std::size_t k = 0; k < kHadamardSize; ++k)
-    factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
   cpu::FloatFlags flags;
   std::size_t count = 0;
   for (std::size_t c = 0, end; c < cols; c = end) {
@@ -373,20 +333,101 @@ std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
   return count;
 }
 
+using DD = hn::Repartition<double, DF>;
+
+/// Rounds to fp32, or to odd if Item is narrower: rounding the result to Item then gives what
+/// rounding once gives. Requires, if narrower: values are normal numbers of fp32, or zero. 1 or 5
+/// ops.
+template <class Item>
+HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
+  const DD dd;
+  const hn::Half<DF> half;
+  if constexpr (kItemSize<Item> == 4) return hn::DemoteTo(half, values);
+  const hn::RebindToUnsigned<DD> d64;
+  const auto dropped = hn::Set(d64, (std::uint64_t{1} << (52 - 23)) - 1);
+  const auto bits = hn::BitCast(d64, values);
+  const auto carry = hn::Add(hn::And(bits, dropped), dropped);  // into the last bit that is kept
+  return hn::DemoteTo(half, hn::BitCast(dd, hn::AndNot(dropped, hn::Or(bits, carry))));
+}
+
+/// Transforms a vector of columns in binary64. Returns as TransformFn does. `factors` as
+/// TransformRun has them.
+template <class T>
+HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size_t col,
+                                       const float* factors, std::uint16_t* inexact) {
+  const DF df;
+  const hn::Half<DF> half;
+  const DD dd;
+  const D32 d32;
+  constexpr std::size_t kCols = hn::MaxLanes(df), kLanes = hn::MaxLanes(dd);
+  constexpr std::size_t kHalf = kHadamardSize / 2;
+  const std::size_t from = col * kItemSize<T>;
+  alignas(64) double values[kHadamardSize][kCols];
+
+  const auto one = hn::Set(d32, 1u);
+  auto largest = hn::Zero(d32), smallest = hn::Set(d32, ~0u);
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    PrefetchBytes(rows.next[k] + from, kCols * kItemSize<T>);
+    const auto items = LoadFloats<T>(rows.in[k] + from);
+    const auto magnitude = hn::And(hn::BitCast(d32, items), hn::Set(d32, ~kFloatSign));
+    largest = hn::Max(largest, magnitude);
+    smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps around
+    // Adding zero makes -0 to +0, so that a sum of zeros is +0.
+    const auto factor = hn::Set(dd, static_cast<double>(factors[k]));
+    const auto scaled = [&](hn::Vec<hn::Half<DF>> some) NF_INLINE_ATTR {
+      return hn::MulAdd(hn::PromoteTo(dd, some), factor, hn::Zero(dd));
+    };
+    hn::Store(scaled(hn::LowerHalf(half, items)), dd, values[k]);
+    hn::Store(scaled(hn::UpperHalf(half, items)), dd, values[k] + kLanes);
+  }
+  for (const std::size_t row : {std::size_t{0}, kHalf}) {
+    for (std::size_t c = 0; c < kCols; c += kLanes) {
+      Hadamard8(
+          dd,
+          [&](std::size_t k, hn::Vec<DD>& sum, hn::Vec<DD>& difference) NF_INLINE_ATTR {
+            sum = hn::Load(dd, values[row + k] + c);
+            difference = hn::Load(dd, values[row + k + 1] + c);
+            Hadamard2<false>(sum, difference);
+          },
+          [&](auto... products) NF_INLINE_ATTR {
+            std::size_t k = row;
+            (hn::Store(products, dd, values[k++] + c), ...);
+          });
+    }
+  }
+  for (std::size_t j = 0; j < kHalf; ++j) {
+    auto a = hn::Load(dd, values[j]), b = hn::Load(dd, values[j] + kLanes);
+    auto c = hn::Load(dd, values[j + kHalf]), d = hn::Load(dd, values[j + kHalf] + kLanes);
+    Hadamard2<false>(a, c);
+    Hadamard2<true>(b, d);
+    StoreFloats<T>(hn::Combine(df, Narrow<T>(b), Narrow<T>(a)), rows.out[j] + from);
+    StoreFloats<T>(hn::Combine(df, Narrow<T>(d), Narrow<T>(c)), rows.out[j + kHalf] + from);
+  }
+
+  const hn::RebindToSigned<D32> di;
+  const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
+  const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
+  const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
+  return StoreIndices(di, hn::Gt(spread, hn::Set(di, Spread<T>(53))), col, inexact);
+}
+
 template <class T>
 std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uint32_t sign_mask,
                       std::uint16_t* inexact) noexcept {
   NF_DCHECK(cols % cpu::kColumnUnit == 0 && cols <= cpu::kTransformCols);
+  float factors[kHadamardSize];
+  for (std::size_t k = 0; k < kHadamardSize; ++k)
+    factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
   if constexpr (std::is_same_v<T, BFloat16>) {
 #if HWY_TARGET == HWY_AVX3_DL
     if (BFloat16Sums::AreAvailable())
-      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, inexact);
+      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, factors, inexact);
 #endif
-    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, inexact);
+    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, factors, inexact);
   } else {
     std::size_t count = 0;
-    for (std::size_t c = 0; c < cols; c += kWideCols)
-      count += TransformColumns<T>(rows, c, sign_mask, inexact + count);
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(DF()))
+      count += TransformWide<T>(rows, c, factors, inexact + count);
     return count;
   }
 }

@@ -226,6 +226,35 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
   }
 }
 
+TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
+  using T = TypeParam;
+  constexpr int kMantissa = [] {
+    if constexpr (kItemSize<T> == 4) return 23;
+    if constexpr (kItemSize<T> == 2) return T::kMantissaBits;
+  }();
+  constexpr std::size_t kCols = kColumnUnit;
+  // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and 2^-(b+M) above it. In binary64,
+  // whose last bit is 2^-48 there, that is lost from the b on that makes it 2^-49; float16 has no
+  // number as small.
+  constexpr int kLost = std::is_same_v<T, Float16> ? 15 : 49 - kMantissa;
+  for (const auto& target : this->Targets()) {
+    for (const int below : {kLost - 1, kLost}) {
+      Matrix<T> in(kHadamardSize, kCols);
+      std::vector<float> group(kHadamardSize, 1.5f);
+      group[3] = std::ldexp(1.0f, 3 - kMantissa);
+      group[4] = std::ldexp(1.0f, -below) + std::ldexp(1.0f, -below - kMantissa);
+      group[5] = -std::ldexp(1.0f, -below);
+      for (std::size_t c = 0; c < kCols; ++c) {
+        for (std::size_t k = 0; k < kHadamardSize; ++k)
+          StoreItem<T>(in.Row(k), c, group[(k + c) % kHadamardSize]);
+      }
+      const std::size_t inexact = CheckTransform<T>(target.name, *target.kernels, kCols, 0, in);
+      const bool is_exact = below < kLost || std::is_same_v<T, Float16>;
+      EXPECT_EQ(inexact, is_exact ? 0 : kCols) << target.name << " 2^-" << below;
+    }
+  }
+}
+
 TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
   using T = TypeParam;
   std::mt19937 random(3);

@@ -42,4 +42,11 @@ std::optional<std::string> TextAt(const json& value, std::initializer_list<const
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
 }
 
+std::optional<std::size_t> BlockLength(const json& value) {
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 31;
+  if (!value.is_number_unsigned()) return std::nullopt;
+  const auto length = value.get<std::uint64_t>();
+  return length - 1 < kLargest ? std::optional<std::size_t>(length) : std::nullopt;
+}
+
 }  // namespace narrowfloat::io

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -33,5 +34,8 @@ nlohmann::json ValueAt(const nlohmann::json& value, std::initializer_list<const 
 /// string.
 std::optional<std::string> TextAt(const nlohmann::json& value,
                                   std::initializer_list<const char*> keys);
+
+/// Returns the length of a block that a file states; nullopt unless it is an integer of 1 to 2^31.
+std::optional<std::size_t> BlockLength(const nlohmann::json& value);
 
 }  // namespace narrowfloat::io

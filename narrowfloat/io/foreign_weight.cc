@@ -34,8 +34,8 @@ ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
   const std::size_t blocks = CeilDiv(weight.cols, block.cols);
   return {.lines = lines,
           .blocks = blocks,
-          .padded_lines = CeilDiv(lines, kSwizzleLines) * kSwizzleLines,
-          .padded_blocks = CeilDiv(blocks, kSwizzleBlocks) * kSwizzleBlocks,
+          .padded_lines = RoundUp(lines, kSwizzleLines),
+          .padded_blocks = RoundUp(blocks, kSwizzleBlocks),
           .order = ScaleOrder::kLineMajor};
 }
 
@@ -290,6 +290,8 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                        .swizzled = hints.swizzled,
                        .high_half_first = hints.high_half_first};
   if (codes.shape.size() < 2) refuse(fmt::format("'{}' must have two dimensions", codes.name));
+  if (FlattenShape(codes.shape).Size() == 0)
+    refuse(fmt::format("'{}' must not be empty", codes.name));
   SetShape(weight, names, codes);
   if (!WideFloat(scale.dtype) && !HoldsExponents(scale.dtype) &&
       scale.dtype != FileDType::kF8E4M3) {
@@ -314,7 +316,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     refuse(fmt::format("'{}' must have rows of an even number of values, got {}", codes.name,
                        weight.cols));
   }
-  if (weight.rows * weight.cols == 0) refuse(fmt::format("'{}' must not be empty", codes.name));
+  if (weight.Packed() && hints.block && hints.block->cols % 2 != 0) {
+    refuse(fmt::format("'{}' must have blocks of an even number of columns, got {}x{}", codes.name,
+                       hints.block->rows, hints.block->cols));
+  }
   const std::vector<BlockShape> candidates = names.scales_of_columns
                                                  ? std::vector<BlockShape>{{weight.rows, 1}}
                                                  : Candidates(weight, hints.block, scale.shape);

@@ -29,8 +29,8 @@ struct ForeignWeight {
   bool high_half_first = false;  // of two codes in a byte
   Shape shape{};                 // of the float tensor
 
-  std::size_t ScaleRows() const { return (rows + block.rows - 1) / block.rows; }
-  std::size_t ScaleCols() const { return (cols + block.cols - 1) / block.cols; }
+  std::size_t ScaleRows() const { return CeilDiv(rows, block.rows); }
+  std::size_t ScaleCols() const { return CeilDiv(cols, block.cols); }
   bool Packed() const {
     return Info(codes).bits == 4 || codes == FileDType::kU8 || codes == FileDType::kI8;
   }

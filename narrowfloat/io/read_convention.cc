@@ -28,16 +28,13 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
     block = ValueAt(*group, {"weights", "block_structure"});
   }
   if (block.is_null()) return std::nullopt;
-  const auto is_size = [](const json& size) {
-    constexpr std::uint64_t kLargest = std::uint64_t{1} << 31;
-    return size.is_number_unsigned() && size.get<std::uint64_t>() - 1 < kLargest;
-  };
-  if (!block.is_array() || block.size() != 2 || !is_size(block[0]) || !is_size(block[1])) {
-    throw InvalidArgument(
-        fmt::format("config: the block size of weights must be two positive integers, got {}",
-                    ShortenedJson(block)));
+  if (block.is_array() && block.size() == 2) {
+    const std::optional<std::size_t> rows = BlockLength(block[0]), cols = BlockLength(block[1]);
+    if (rows && cols) return BlockShape{*rows, *cols};
   }
-  return BlockShape{block[0].get<std::size_t>(), block[1].get<std::size_t>()};
+  throw InvalidArgument(fmt::format(
+      "config: the block size of weights must be two integers of 1 to 2^31, got {}",
+      ShortenedJson(block)));
 }
 
 class Grouping {

@@ -186,6 +186,25 @@ REFUSED = {
         torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], elem_dtype="fp6_e3m2"), 3,
         'elem_dtype must be one of float8_e4m3fn, float8_e5m2, float4_e2m1fn_x2, got "fp6_e3m2"',
     ),
+    "blocks of nothing": (
+        torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], block_size=0), 2,
+        "metadata 'a.weight': block_size must be an integer of 1 to 2^31, got 0",
+    ),
+    "blocks beyond memory": (
+        torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], block_size=2**64 - 1), 2,
+        "block_size must be an integer of 1 to 2^31, got 18446744073709551615",
+    ),
+    "blocks of half bytes": (
+        {"a._weight_qdata": np.zeros((2, 150), np.uint8),
+         "a._weight_scale": np.zeros((2, 100), np.uint8).view(E8M0)},
+        torchao("MXTensor", ["qdata", "scale"], block_size=3, elem_dtype="float4_e2m1fn_x2"), 2,
+        "'a._weight_qdata' must have blocks of an even number of columns, got 1x3",
+    ),
+    "columns beyond memory": (
+        {"a._weight_qdata": np.zeros((0, 2**62), np.uint8), "a._weight_scale": np.zeros(1, np.uint8)},
+        torchao("MXTensor", ["qdata", "scale"], elem_dtype="float4_e2m1fn_x2"), 2,
+        "'a._weight_qdata' must not be empty",
+    ),
     "other class": (
         torchao_mx(False)[0], torchao("Int4Tensor", ["qdata", "scale"]), 3,
         "_type must be one of Tensor, Float8Tensor, MXTensor, NVFP4Tensor, got 'Int4Tensor'",

@@ -92,7 +92,13 @@ WeightDescription Describe(const std::string& source, const std::string& name,
   weight.code_types = CodeTypes(source, tensor_class, attributes);
   weight.swizzled = IsTrue(attributes, "is_swizzled_scales");
   const json block = ValueAt(attributes, {"block_size"});
-  if (block.is_number_unsigned()) weight.block = block.get<std::size_t>();
+  if (block.is_number()) {
+    weight.block = BlockLength(block);
+    if (!weight.block) {
+      throw InvalidArgument(fmt::format("{}: block_size must be an integer of 1 to 2^31, got {}",
+                                        source, ShortenedJson(block)));
+    }
+  }
   for (const json& part : ValueAt(object, {"_tensor_data_names"})) {
     const std::string data = part.is_string() ? part.get<std::string>() : part.dump();
     if (data == "per_tensor_scale") {

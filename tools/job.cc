@@ -44,7 +44,11 @@ class OutputFolder {
   ~OutputFolder() {
     std::error_code ignored;
     if (!created_) return;
-    const auto files = std::distance(fs::directory_iterator(path_, ignored), {});
+    int files = 0;
+    for (fs::directory_iterator at(path_, ignored); at != fs::directory_iterator();
+         at.increment(ignored)) {
+      ++files;
+    }
     if (files == 1) fs::remove(UnfinishedMark(path_), ignored);
     fs::remove(path_, ignored);  // refuses a folder that is not empty
   }

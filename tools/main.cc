@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <new>
 #include <string>
@@ -73,8 +74,10 @@ ExitCode Execute(const Command& command, bool as_json) {
   } catch (const std::filesystem::filesystem_error& error) {
     return PrintError(as_json, "IoError", error.what(), ExitCode::kFailure);
   } catch (const std::bad_alloc&) {
-    return PrintError(as_json, "IoError", "not enough memory for the largest tensor",
+    return PrintError(as_json, "OutOfMemory", "not enough memory for the largest tensor",
                       ExitCode::kFailure);
+  } catch (const std::exception& error) {  // a defect of this program
+    return PrintError(as_json, "Internal", error.what(), ExitCode::kFailure);
   }
 }
 

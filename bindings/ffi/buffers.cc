@@ -93,8 +93,10 @@ ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, Matrix
 
 TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix,
                              Device device) {
+  const DType dtype = FloatType(what, buffer);
+  CheckCount(what, buffer, matrix.Size());
   AdviseHugePages(buffer, device);
-  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, device};
+  return {Bytes(buffer), dtype, ToShape(matrix), {}, device};
 }
 
 ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer, Device device) {

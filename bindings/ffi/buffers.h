@@ -23,13 +23,15 @@ struct BufferName {
 
 Shape ShapeOf(const ffi::AnyBuffer& buffer);
 
-/// Returns JAX's name of the buffer's dtype, or "dtype N".
+/// Returns JAX's name of the buffer's dtype, or "another dtype".
 std::string_view DTypeNameOf(const ffi::AnyBuffer& buffer);
 
 /// Returns the element format of a buffer of codes. Errors: InvalidArgument if it has none.
 std::string_view ElementOf(BufferName what, const ffi::AnyBuffer& codes);
 
-/// Returns a float tensor as a matrix. Errors: InvalidArgument if the buffer is not of floats.
+/// Returns the first items of a float tensor as a matrix, or all items of one that is written.
+/// Errors: InvalidArgument if the buffer is not of floats; if one that is written has another
+/// number of items.
 ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix,
                            Device device = Device::kCpu);
 TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nf_fake_quantize_ffi: quantizes by any spec and dequantizes again, without storing codes.
+// nf_fake_quantize_ffi: quantizes by any spec and dequantizes again; returns no codes.
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -25,7 +25,6 @@ ffi::Error FakeQuantizeFFI(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> out
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
     const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix, device);
     if (matrix.Size() == 0) return;
-    AdviseHugePages(*output, device);
     FakeQuantize(MatrixView({kVerb, "the input"}, input, matrix, device), spec, out, execution);
   });
 }

@@ -49,10 +49,9 @@ Results SplitResults(ffi::AnyBuffer& output, const ffi::AnyBuffer& bias,
     items += FlattenShape(shape).Size();
     bias_items += static_cast<std::size_t>(shape[1]);
   }
-  CheckCount({kGemmVerb, "the output"}, output, items);
+  TensorView out = MutableMatrixView({kGemmVerb, "the output"}, output, {1, items});
   const bool has_bias = bias.element_count() > 0;
   if (has_bias) CheckCount({kGemmVerb, "bias"}, bias, bias_items);
-  TensorView out = MutableMatrixView({kGemmVerb, "the output"}, output, {1, items});
   ConstTensorView addend = FlatView({kGemmVerb, "bias"}, bias);
   for (const Shape& shape : shapes) {
     out.shape = shape;

@@ -72,7 +72,10 @@ void RunShared(std::size_t count, std::size_t assistants,
                const std::function<void(std::function<void()>)>& schedule,
                const std::function<void(std::size_t)>& task) {
   const auto work = std::make_shared<Work>(count, assistants + 1, task);
-  for (std::size_t i = 0; i < assistants; ++i) schedule([work] { work->Run(); });
+  try {
+    for (std::size_t i = 0; i < assistants; ++i) schedule([work] { work->Run(); });
+  } catch (...) {  // the caller does what no helper does; those before may run already
+  }
   work->Run();
   work->Wait();
 }

@@ -77,6 +77,21 @@ TEST(SharedWorkTest, WhoeverComesBeginsWithTasksFarFromTheCallers) {
   EXPECT_EQ(runs, (std::vector<std::size_t>{0, 2, 3, 4, 5, 1}));
 }
 
+TEST(SharedWorkTest, TheCallerDoesTheTasksOfHelpersThatCannotBeScheduled) {
+  Pool pool(true);
+  std::atomic<int> runs{0};
+  int scheduled = 0;
+  RunShared(
+      64, 3,
+      [&](std::function<void()> f) {
+        if (++scheduled == 2) throw std::runtime_error("no thread left");
+        pool.Schedule(std::move(f));
+      },
+      [&](std::size_t) { ++runs; });
+  EXPECT_EQ(runs, 64);
+  EXPECT_EQ(scheduled, 2);
+}
+
 TEST(SharedWorkTest, WhatATaskThrowsReachesTheCallerWhenAllAreDone) {
   for (int repetition = 0; repetition < 50; ++repetition) {
     Pool pool(true);

@@ -123,13 +123,20 @@ struct OpenCheckpoint {
 
   /// Groups weights of other conventions if `from` names one, or "auto".
   OpenCheckpoint(const std::filesystem::path& path, const std::optional<std::string>& from)
-      : files(io::Checkpoint::Open(path)) {
+      : files(Open(path)) {
     if (!from) return;
-    const io::DetectedConvention found =
-        io::ReadAny("load", files, *from == kAnyConvention ? "" : *from);
+    io::DetectedConvention found;
+    {
+      const nb::gil_scoped_release unlocked;
+      found = io::ReadAny("load", files, *from == kAnyConvention ? "" : *from);
+      dtype = io::ModelDType(files);
+    }
     if (found.assumed && PyErr_WarnEx(PyExc_UserWarning, ("load: " + found.reason).c_str(), 2) < 0)
       nb::raise_python_error();
-    dtype = io::ModelDType(files);
+  }
+  static io::Checkpoint Open(const std::filesystem::path& path) {
+    const nb::gil_scoped_release unlocked;
+    return io::Checkpoint::Open(path);
   }
   OpenCheckpoint(OpenCheckpoint&&) = default;
   OpenCheckpoint(const OpenCheckpoint&) = delete;
@@ -388,7 +395,10 @@ nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tenso
                            const std::string& convention) {
   const io::ConventionWriter writer("export", convention);
   const TensorMemory held = ViewBuffers("export", tensor);
-  const WrittenWeight weight = WriteWeight(writer, name, tensor, held);
+  const WrittenWeight weight = [&] {
+    const nb::gil_scoped_release unlocked;
+    return WriteWeight(writer, name, tensor, held);
+  }();
   nb::list list;
   const std::vector<io::TensorEntry>& entries = weight.entries;
   for (std::size_t i = 0; i < entries.size(); ++i) {

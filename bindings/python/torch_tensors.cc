@@ -295,10 +295,8 @@ QuantSpec SpecOf(std::string_view scheme, bool rowwise, bool columnwise,
       .spec;
 }
 
-bool HasWholeBlocks(const QuantSpec& spec, const nb::object& shape) {
-  const MatrixShape matrix = FlattenShape(ParseShape("quantize", shape));
-  const std::size_t block = std::max<std::size_t>(spec.scheme->block.cols, 1);
-  return matrix.rows % block == 0 && matrix.cols % block == 0;
+bool SpecHasWholeBlocks(const QuantSpec& spec, const nb::object& shape) {
+  return HasWholeBlocks(*spec.scheme, FlattenShape(ParseShape("quantize", shape)));
 }
 
 std::vector<std::string> RoleNames() {
@@ -337,7 +335,7 @@ void RegisterTorchTensors(nb::module_& module) {
            nb::sig("def scale_content_shape(self, shape: object, columnwise: bool) -> "
                    "tuple[int, int]"),
            "Shape of the stored scales of a direction without their padding.")
-      .def("has_whole_blocks", &HasWholeBlocks, nb::arg("shape"),
+      .def("has_whole_blocks", &SpecHasWholeBlocks, nb::arg("shape"),
            nb::sig("def has_whole_blocks(self, shape: object) -> bool"),
            "Whether rows and columns of shape are multiples of the block.");
   module.def("make_spec", &SpecOf, nb::arg("scheme"), nb::arg("rowwise") = true,

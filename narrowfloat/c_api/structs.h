@@ -13,15 +13,16 @@ namespace narrowfloat::c_api {
 
 /// Returns the size of the caller's struct, which may be of another version.
 /// Errors: InvalidArgument if `given` is null, or if the size is below that of the first version,
-/// `Struct`.
+/// `Struct`, or above kLargestStruct.
+inline constexpr std::size_t kLargestStruct = 4096;  // more is no size, but memory that nobody set
 template <class Struct>
 std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
   if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} must not be NULL", verb, name));
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  if (size >= sizeof(Struct)) return size;
-  throw InvalidArgument(fmt::format("{}: struct_size of {} must be at least {}, got {}", verb, name,
-                                    sizeof(Struct), size));
+  if (size >= sizeof(Struct) && size <= kLargestStruct) return size;
+  throw InvalidArgument(fmt::format("{}: struct_size of {} must be from {} to {}, got {}", verb,
+                                    name, sizeof(Struct), kLargestStruct, size));
 }
 
 /// Returns a copy of struct `index` of the caller's array, whose items are `size` bytes each.

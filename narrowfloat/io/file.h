@@ -72,8 +72,8 @@ class AtomicFile {
   /// IoError, which may be that of an earlier call.
   void Write(std::uint64_t offset, std::span<const std::byte> bytes);
 
-  /// Puts the file in its place, on disk when this returns. Errors: IoError, with the old file
-  /// still there.
+  /// Puts the file in its place, on disk when this returns. Errors: IoError; the old file is still
+  /// there, unless it is the folder that cannot be written to the disk: then the new file is.
   void Commit();
 
  private:

@@ -396,7 +396,7 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
   EXPECT_EQ(Refusal([&] { TransposeCodes(flat, flat); }),
             "transpose_codes: the input must have two dimensions, got shape 32768");
   EXPECT_EQ(Refusal([&] { FakeQuantize(codes, spec, out_); }),
-            "quantize: the input must be float32, float16 or bfloat16, got uint8");
+            "fake_quantize: the input must be float32, float16 or bfloat16, got uint8");
   EXPECT_EQ(Refusal([&] { Requantize(quantized_, quantized_); }),
             "requantize: rowwise_data of the output must not overlap rowwise_data");
   EXPECT_EQ(Refusal([&] { Requantize(quantized_, blocks_, DType::kUInt8); }),

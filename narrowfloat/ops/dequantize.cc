@@ -31,7 +31,7 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
   }
   PlanQuantize(spec, in.shape);  // throws for what cannot be quantized
   ValidateForQuantize(spec);
-  CheckRows("quantize", "the input", in);
+  CheckRows("fake_quantize", "the input", in);
   CheckRows("fake_quantize", "the output", out);
   const bool same = out.data == in.data && out.dtype == in.dtype && out.strides == in.strides;
   if (!same && ExtentOf(in).Overlaps(ExtentOf(out))) {
@@ -40,7 +40,9 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
   CallTensors call("fake_quantize");
   call.Read({"the input"}, in);
   call.Write({"the output"}, out);
-  call.FindBackend().FakeQuantize(in, spec, out, execution);
+  QuantSpec read = spec;  // the rowwise direction alone, if there are both
+  if (spec.rowwise) read.columnwise = read.rht = false;
+  call.FindBackend().FakeQuantize(in, read, out, execution);
 }
 
 }  // namespace narrowfloat

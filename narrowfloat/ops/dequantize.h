@@ -14,8 +14,10 @@ namespace narrowfloat {
 void Dequantize(const ConstQuantizedView& in, const TensorView& out,
                 const Execution& execution = {});
 
-/// Quantizes by `spec` and dequantizes into a tensor of the same shape, without storing the
-/// codes. `out` must be `in` itself or must not overlap it.
+/// Writes the values that quantizing by `spec` and dequantizing gives: those of the rowwise
+/// direction if the spec has it. Keeps codes and scales in temporary memory. Shapes: out.shape is
+/// in.shape; rows of both may have any stride. Errors: InvalidArgument for what Quantize refuses,
+/// if out is not a float tensor of that shape, or overlaps `in` without being it.
 void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const TensorView& out,
                   const Execution& execution = {});
 

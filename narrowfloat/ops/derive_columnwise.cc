@@ -15,15 +15,22 @@ namespace {
 constexpr const char* kVerb = "derive_columnwise";
 constexpr const char* kTransposeVerb = "transpose_codes";
 
-void CheckDerives(const QuantSpec& spec) {
+/// Checks the specs and shapes of the two tensors, whose buffers are checked against these.
+void CheckDerives(const ConstQuantizedView& in, const QuantizedView& out) {
+  const QuantSpec& spec = in.spec;
   if (!DerivesColumnwise(*spec.scheme)) {
     throw InvalidArgument(
         fmt::format("{}: the scheme must have one scale, or square tiles and transposed columnwise "
                     "codes, got {}",
                     kVerb, spec.scheme->name));
   }
-  if (spec.swizzled) {
+  if (spec.swizzled || out.spec.swizzled) {
     throw InvalidArgument("derive_columnwise: scales must be compact, got swizzled ones");
+  }
+  if (in.spec.scheme != out.spec.scheme || in.shape != out.shape) {
+    throw InvalidArgument(fmt::format(
+        "{}: the output must have the scheme and shape of the input, {} {}, got {} {}", kVerb,
+        spec.scheme->name, ShapeText(in.shape), out.spec.scheme->name, ShapeText(out.shape)));
   }
 }
 
@@ -36,7 +43,7 @@ bool DerivesColumnwise(const SchemeInfo& scheme) {
 
 void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
                       const Execution& execution) {
-  CheckDerives(in.spec);
+  CheckDerives(in, out);
   CheckScaledCodes(kVerb, in, Direction::kRowwise);
   CheckScaledCodes(kVerb, out, Direction::kColumnwise);
   CallTensors call(kVerb);

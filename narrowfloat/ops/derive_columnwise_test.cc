@@ -86,5 +86,23 @@ TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItselfAndSwizzledScales) {
   }
 }
 
+TEST(DeriveColumnwiseTest, RefusesAnOutputOfAnotherSchemeOrShape) {
+  const Buffers in(ParseQuantSpec("nvfp4_2d:columnwise=1"), {128, 128}, std::byte{0});
+  const std::pair<const char*, Shape> kCases[] = {
+      {"nvfp4_2d:columnwise=1", {128, 64}}, {"fp8_block128x128_e4m3:columnwise=1", {128, 128}}};
+  for (const auto& [spec, shape] : kCases) {
+    const Buffers out(ParseQuantSpec(spec), shape, std::byte{0});
+    try {
+      DeriveColumnwise(in.view, out.view);
+      FAIL() << spec;
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "derive_columnwise: the output must have the scheme and shape of the input, "
+                "nvfp4_2d 128x128, got " +
+                    std::string(out.view.spec.scheme->name) + " " + ShapeText(shape));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace narrowfloat

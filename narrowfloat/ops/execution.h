@@ -44,6 +44,14 @@ struct Execution {
   /// Returns the table to use.
   const KernelTable& Kernels() const;
 
+  /// Returns a copy for work on the calling thread alone.
+  Execution OnThisThread() const {
+    Execution alone = *this;
+    alone.threads = 1;
+    alone.pool = nullptr;
+    return alone;
+  }
+
   /// Returns true if the verb must write nothing: *noop is exactly 1, as in TransformerEngine's
   /// kernels. Requires: noop is in CPU memory.
   bool IsNoop() const { return noop != nullptr && *noop == 1.0f; }

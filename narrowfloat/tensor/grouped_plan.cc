@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/layout.h"
 
 namespace narrowfloat {
@@ -64,7 +65,12 @@ GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> gr
     const std::vector<BufferPlan> own = PlanQuantize(spec, shape);
     for (std::size_t i = 0; i < own.size(); ++i) {
       plan.buffers[i].groups.push_back({ends[i], own[i].shape});
-      ends[i] += ItemsOf(own[i].shape);
+      const std::size_t items = ItemsOf(own[i].shape);
+      if (items > static_cast<std::size_t>(kMaxElements) - ends[i]) {
+        throw InvalidArgument(
+            "quantize: the groups together have more elements than memory can address");
+      }
+      ends[i] += items;
     }
   }
   const MatrixShape all = AsOneMatrix(groups);

@@ -135,5 +135,20 @@ TEST(GroupedPlanTest, RefusesWhatPlanQuantizeRefuses) {
   }
 }
 
+TEST(GroupedPlanTest, RefusesGroupsThatTogetherExceedMemory) {
+  // Codes, or amaxes of the rows of empty matrices.
+  const std::pair<const char*, Shape> kCases[] = {
+      {"fp8_e4m3", {std::int64_t{1} << 56, 8}}, {"nvfp4:row_scaled=1", {std::int64_t{1} << 58, 0}}};
+  for (const auto& [spec, shape] : kCases) {
+    try {
+      PlanGroupedQuantize(ParseQuantSpec(spec), std::vector<Shape>(32, shape));
+      FAIL() << spec;
+    } catch (const InvalidArgument& error) {
+      EXPECT_STREQ(error.what(),
+                   "quantize: the groups together have more elements than memory can address");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace narrowfloat

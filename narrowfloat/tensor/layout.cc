@@ -5,6 +5,11 @@
 
 namespace narrowfloat {
 
+bool HasWholeBlocks(const SchemeInfo& scheme, MatrixShape matrix) {
+  const std::size_t block = scheme.block.cols;
+  return block == 0 || (matrix.rows % block == 0 && matrix.cols % block == 0);
+}
+
 ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixShape matrix) {
   const SchemeLayout& layout = scheme.layout;
   const bool rowwise = direction == Direction::kRowwise;

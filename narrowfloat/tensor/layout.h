@@ -43,6 +43,10 @@ struct ScaleStrides {
   }
 };
 
+/// Returns true if rows and columns are multiples of the scheme's block. A columnwise block is the
+/// rowwise one transposed, so that one length serves both; a whole tensor is always one block.
+bool HasWholeBlocks(const SchemeInfo& scheme, MatrixShape matrix);
+
 /// The scales of one direction: how many there are, and how the stored matrix is padded.
 struct ScaleGrid {
   std::size_t lines, blocks;                // with content

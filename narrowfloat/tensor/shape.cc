@@ -5,14 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 
 MatrixShape FlattenShape(const Shape& shape) {
-  constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 8;
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   std::int64_t elements = 1;
   for (const std::int64_t dimension : shape) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/layout.h"
 
 namespace narrowfloat {
 
@@ -23,12 +24,10 @@ const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view elem
 
 void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
                       const Shape& shape) {
-  const std::size_t block = scheme.block.cols;
-  const MatrixShape matrix = FlattenShape(shape);
-  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
+  if (HasWholeBlocks(scheme, FlattenShape(shape))) return;
   throw InvalidArgument(
       fmt::format("{}: {} needs rows and columns in multiples of {}, got shape {}", verb, quantizer,
-                  block, ShapeText(shape)));
+                  scheme.block.cols, ShapeText(shape)));
 }
 
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme) {

@@ -16,15 +16,14 @@ struct SchemeFamily {
 };
 
 /// Returns the family's scheme with that element format. Errors: InvalidArgument naming the formats
-/// of the family; `verb` begins the message.
+/// of the family.
 const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element);
 
 /// Checks a scheme. Errors: InvalidArgument if it is not of the family.
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);
 
-/// Checks a shape. Errors: InvalidArgument unless the flattened rows and columns are multiples of
-/// the scheme's block, as TransformerEngine's `quantizer` needs; a columnwise block is the rowwise
-/// one transposed, so one length serves both.
+/// Checks a shape. Errors: InvalidArgument, beginning with `verb`, unless it has whole blocks, as
+/// TransformerEngine's `quantizer` needs.
 void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
                       const Shape& shape);
 

@@ -4,49 +4,39 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <memory>
-#include <new>
+#include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "narrowfloat/ops/cpu/line_memory.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
 
-constexpr std::size_t kLine = 64;
 // Columns that vector code may read past the last one; rows of sums are multiples of it.
 constexpr std::size_t kPadding = 16;
 
-struct FreeLines {
-  void operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kLine}); }
-};
-using Memory = std::unique_ptr<std::byte, FreeLines>;
-
-/// Returns memory aligned to a cache line and not initialized.
-Memory Allocate(std::size_t bytes) {
-  return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLine})));
-}
-
 /// Items of some lines of an expanded operand, and the strides along a line and between lines.
 struct Items {
-  Memory memory;
+  LineMemory memory;
   std::size_t line_step, along_step;
 
   Items(const OperandExpansion& operand, std::size_t begin, std::size_t end,
         const Execution& execution)
-      : memory(Allocate((end - begin) * (operand.shape.Size() / operand.Lines()) *
-                        ItemSize(DType::kBFloat16))),
+      : memory((end - begin) * (operand.shape.Size() / operand.Lines()) *
+               ItemSize(DType::kBFloat16)),
         line_step(operand.rows_are_lines ? operand.shape.cols : 1),
         along_step(operand.rows_are_lines ? 1 : end - begin) {
-    Expand(operand, begin, end, memory.get(), execution);
+    Expand(operand, begin, end, memory.data(), execution);
   }
   /// Returns line number `line` of these.
   const std::byte* Line(std::size_t line) const {
-    return memory.get() + line * line_step * ItemSize(DType::kBFloat16);
+    return memory.data() + line * line_step * ItemSize(DType::kBFloat16);
   }
 };
 
@@ -85,14 +75,15 @@ class ExpandedRun {
     const std::size_t lines = Panelled().Lines();
     const std::size_t share = RoundUp(CeilDiv(lines, ThreadCount(execution_)), kExpansionUnit);
     const std::size_t step = std::min(share, kPanelLines);
-    std::atomic<const char*> failure = nullptr;
+    std::mutex mutex;
+    std::optional<std::string> failure;
     ParallelFor(execution_, CeilDiv(lines, step), [&](std::size_t i) {
       const char* message = RunPanel(i * step, std::min((i + 1) * step, lines));
-      if (message != nullptr) failure = message;
+      if (message == nullptr) return;
+      const std::lock_guard lock(mutex);
+      failure = message;  // a copy: the text belongs to this thread
     });
-    if (failure != nullptr) {
-      throw DeviceError(fmt::format("qgemm: oneDNN cannot multiply: {}", failure.load()));
-    }
+    if (failure) throw DeviceError(fmt::format("qgemm: oneDNN cannot multiply: {}", *failure));
   }
 
  private:
@@ -103,17 +94,17 @@ class ExpandedRun {
 
   bool SumsAreTheResult() const {
     const GemmResult& result = problem_.result;
+    const auto address = reinterpret_cast<std::uintptr_t>(result.rows.data);
     return result.dtype == DType::kFloat32 && result.bias.empty() && !result.accumulates &&
            result.step.function == SumFunction::kNone && expansion_.Factor() == 1.0 &&
            result.rows.row_offsets == nullptr && result.rows.row_stride >= 0 &&
-           result.rows.row_stride % static_cast<std::ptrdiff_t>(sizeof(float)) == 0;
+           result.rows.row_stride % static_cast<std::ptrdiff_t>(sizeof(float)) == 0 &&
+           address % alignof(float) == 0;
   }
 
   /// Computes a panel's part of the result. Returns the reason of a failure, or null.
   const char* RunPanel(std::size_t begin, std::size_t end) const {
-    Execution alone = execution_;  // single-threaded: other threads have tasks of their own
-    alone.threads = 1;
-    alone.pool = nullptr;
+    const Execution alone = execution_.OnThisThread();  // other threads have tasks of their own
     const Items panel(Panelled(), begin, end, alone);
     const std::size_t lines = Shared().Lines();
     const std::size_t step = writes_result_ ? lines : kPanelLines;
@@ -140,8 +131,8 @@ class ExpandedRun {
       return multiply_(&product);
     }
     product.out_row_step = RoundUp(product.cols, kPadding);
-    const Memory sums = Allocate(product.rows * product.out_row_step * sizeof(float));
-    product.out = reinterpret_cast<float*>(sums.get());
+    const LineMemory sums(product.rows * product.out_row_step * sizeof(float));
+    product.out = reinterpret_cast<float*>(sums.data());
     if (const char* failure = multiply_(&product)) return failure;
     Finish(product, tile);
     return nullptr;

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
+#include <list>
 #include <mutex>
-#include <new>
 #include <vector>
 
+#include "narrowfloat/ops/cpu/line_memory.h"
 #include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/parallel.h"
 
@@ -23,22 +23,6 @@ constexpr std::size_t kTaskCols = 64, kTaskRows = 768;
 // With fewer rows than this a task spends too much time on decoding panels of `b`.
 constexpr std::size_t kLeastTaskRows = 96;
 constexpr std::size_t kTasksPerThread = 4;
-constexpr std::size_t kLine = 64;
-
-/// Memory aligned to a cache line and not initialized.
-class Memory {
- public:
-  Memory() = default;
-  explicit Memory(std::size_t bytes)
-      : data_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLine}))) {}
-  std::byte* data() const { return data_.get(); }
-
- private:
-  struct Delete {
-    void operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kLine}); }
-  };
-  std::unique_ptr<std::byte, Delete> data_;
-};
 
 /// Choice of the body, its functions and the positions per pass for a problem.
 struct Method {
@@ -106,14 +90,14 @@ struct Part {
 
   std::size_t PanelBytes() const {
     const GemmBody& body = *method.body;
-    return RoundUp(CeilDiv(problem.a.length, body.unit) * body.a_unit_bytes, kLine);
+    return RoundUp(CeilDiv(problem.a.length, body.unit) * body.a_unit_bytes, kLineBytes);
   }
   std::size_t PanelScales() const {
     return SlabCount(problem.a, problem.a.length) * method.body->rows;
   }
   std::size_t PanelCount() const { return CeilDiv(row_end - row_begin, method.body->rows); }
   std::size_t Bytes() const {
-    return RoundUp(PanelCount() * (PanelBytes() + PanelScales() * sizeof(double)), kLine);
+    return RoundUp(PanelCount() * (PanelBytes() + PanelScales() * sizeof(double)), kLineBytes);
   }
   std::byte* Panel(std::size_t index) const { return memory + index * PanelBytes(); }
   double* Scales(std::size_t index) const {
@@ -128,38 +112,40 @@ struct Part {
   }
 };
 
-/// Memory of one task: some panels of `b` over one chunk, and the sums.
+/// LineMemory of one task: some panels of `b` over one chunk, and the sums.
 struct Scratch {
-  Memory panels, scales, sums;
+  LineMemory panels, scales, sums;
   std::size_t panel_bytes, panel_scales, sum_bytes;
 };
 
-/// Scratches of one size, as many as tasks that run at the same time.
+/// Scratches of one size, as many as tasks that run at the same time. Each is a list of one entry:
+/// it returns to the pool without an allocation.
 class ScratchPool {
  public:
-  Scratch Take(std::size_t panels, std::size_t scales, std::size_t sums) {
+  std::list<Scratch> Take(std::size_t panels, std::size_t scales, std::size_t sums) {
+    std::list<Scratch> taken;
     {
       const std::lock_guard lock(mutex_);
-      for (auto found = idle_.begin(); found != idle_.end(); ++found) {
-        if (found->panel_bytes < panels || found->panel_scales < scales ||
-            found->sum_bytes < sums) {
-          continue;
-        }
-        Scratch scratch = std::move(*found);
-        idle_.erase(found);
-        return scratch;
-      }
+      const auto found = std::ranges::find_if(idle_, [&](const Scratch& scratch) {
+        return scratch.panel_bytes >= panels && scratch.panel_scales >= scales &&
+               scratch.sum_bytes >= sums;
+      });
+      if (found != idle_.end()) taken.splice(taken.begin(), idle_, found);
     }
-    return {Memory(panels), Memory(scales * sizeof(double)), Memory(sums), panels, scales, sums};
+    if (taken.empty()) {
+      taken.push_back({LineMemory(panels), LineMemory(scales * sizeof(double)), LineMemory(sums),
+                       panels, scales, sums});
+    }
+    return taken;
   }
-  void Give(Scratch scratch) {
+  void Give(std::list<Scratch>& scratch) noexcept {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(scratch));
+    idle_.splice(idle_.begin(), scratch);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<Scratch> idle_;
+  std::list<Scratch> idle_;
 };
 
 /// A part of the result that one task computes.
@@ -181,13 +167,14 @@ class TileRun {
         first_panel_((tile_.row_begin - part_.row_begin) / body_.rows),
         a_panels_(CeilDiv(tile_.row_end - tile_.row_begin, body_.rows)),
         chunk_(std::min(method_.chunk, RoundUp(problem_.a.length, body_.unit))),
-        b_bytes_(RoundUp(CeilDiv(chunk_, body_.unit) * body_.b_unit_bytes, kLine)),
+        b_bytes_(RoundUp(CeilDiv(chunk_, body_.unit) * body_.b_unit_bytes, kLineBytes)),
         b_scales_(SlabCount(problem_.b, chunk_) * body_.cols),
         sum_bytes_(body_.rows * body_.cols * method_.SumBytes()),
         pool_(pool),
-        scratch_(pool.Take(b_panels_ * b_bytes_, b_panels_ * b_scales_,
-                           a_panels_ * b_panels_ * sum_bytes_)) {}
-  ~TileRun() { pool_.Give(std::move(scratch_)); }
+        taken_(pool.Take(b_panels_ * b_bytes_, b_panels_ * b_scales_,
+                         a_panels_ * b_panels_ * sum_bytes_)),
+        scratch_(taken_.front()) {}
+  ~TileRun() { pool_.Give(taken_); }
   TileRun(const TileRun&) = delete;
   TileRun& operator=(const TileRun&) = delete;
 
@@ -257,7 +244,8 @@ class TileRun {
   const Tile tile_;
   const std::size_t b_panels_, first_panel_, a_panels_, chunk_, b_bytes_, b_scales_, sum_bytes_;
   ScratchPool& pool_;
-  Scratch scratch_;
+  std::list<Scratch> taken_;
+  const Scratch& scratch_;
 };
 
 /// Parts that run together, and the memory of their panels.
@@ -274,7 +262,7 @@ class Batch {
 
   void Run() {
     if (memory_bytes_ < bytes_) {
-      memory_ = Memory(bytes_);
+      memory_ = LineMemory(bytes_);
       memory_bytes_ = bytes_;
     }
     std::byte* next = memory_.data();
@@ -337,7 +325,7 @@ class Batch {
   const Execution& execution_;
   std::vector<Part> parts_;
   std::size_t bytes_ = 0, memory_bytes_ = 0;
-  Memory memory_;
+  LineMemory memory_;
   ScratchPool pool_;
 };
 

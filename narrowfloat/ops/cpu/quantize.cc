@@ -26,9 +26,7 @@ void CpuBackend::GroupedQuantize(std::span<const ConstTensorView> ins,
   if (execution.IsNoop()) return;
   // Many groups run in parallel; few groups leave the threads to each one's tiles.
   if (ins.size() >= 2 * ThreadCount(execution)) {
-    Execution alone = execution;
-    alone.threads = 1;
-    alone.pool = nullptr;
+    const Execution alone = execution.OnThisThread();
     return ParallelFor(execution, ins.size(),
                        [&](std::size_t g) { QuantizeAll(ins[g], outs[g], alone); });
   }

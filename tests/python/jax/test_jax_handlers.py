@@ -284,6 +284,15 @@ def test_dequantize_serves_every_scheme(scheme: str) -> None:
         assert bits(got).tobytes() == q.dequantize(ml_dtypes.bfloat16).tobytes()
 
 
+def test_fake_quantize_refuses_an_output_of_another_size() -> None:
+    call = jax.ffi.ffi_call("nf_fake_quantize_ffi", jax.ShapeDtypeStruct((1, 1), jnp.float32))
+    refused(
+        "INVALID_ARGUMENT",
+        "fake_quantize: the output must have 65536 items, got shape 1x1",
+        lambda: call(jnp.zeros((256, 256)), spec="mxfp8_e4m3", flatten_axis=np.int64(1)),
+    )
+
+
 def test_dequantize_refuses() -> None:
     call = jax.ffi.ffi_call("nf_dequantize_ffi", jax.ShapeDtypeStruct((2, 32), jnp.float32))
     data = jnp.zeros((2, 32), jnp.float8_e4m3fn)

@@ -32,9 +32,9 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
     const std::optional<std::size_t> rows = BlockLength(block[0]), cols = BlockLength(block[1]);
     if (rows && cols) return BlockShape{*rows, *cols};
   }
-  throw InvalidArgument(fmt::format(
-      "config: the block size of weights must be two integers of 1 to 2^31, got {}",
-      ShortenedJson(block)));
+  throw InvalidArgument(
+      fmt::format("config: the block size of weights must be two integers of 1 to 2^31, got {}",
+                  ShortenedJson(block)));
 }
 
 class Grouping {

@@ -201,7 +201,8 @@ REFUSED = {
         "'a._weight_qdata' must have blocks of an even number of columns, got 1x3",
     ),
     "columns beyond memory": (
-        {"a._weight_qdata": np.zeros((0, 2**62), np.uint8), "a._weight_scale": np.zeros(1, np.uint8)},
+        {"a._weight_qdata": np.zeros((0, 2**62), np.uint8),
+         "a._weight_scale": np.zeros(1, np.uint8)},
         torchao("MXTensor", ["qdata", "scale"], elem_dtype="float4_e2m1fn_x2"), 2,
         "'a._weight_qdata' must not be empty",
     ),

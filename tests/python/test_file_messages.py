@@ -30,7 +30,8 @@ CASES = {
     "empty": ({"a.weight": codes((0, 64)), "a.weight_scale_inv": scales((1, 1))}, "fp8",
               "read: {IN}: 'a.weight' must not be empty"),
     "block size": (FP8, {"quant_method": "fp8", "weight_block_size": [0, 128]},
-                   "config: the block size of weights must be two integers of 1 to 2^31, got [0,128]"),
+                   "config: the block size of weights must be two integers of 1 to 2^31, "
+                   "got [0,128]"),
     "no format": (COMFY | {"a.comfy_quant": text("{}")}, None,
                   "read: 'a.comfy_quant': needs a format, got {}"),
     "no bytes": (COMFY | {"a.comfy_quant": np.zeros(70000, np.uint8)}, None,

@@ -63,8 +63,8 @@ ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
   });
 }
 
-/// Does the same on the platform's threads, or on its stream. On a stream the call returns before
-/// its work is done, and later errors of the device are XLA's to report.
+/// Runs body(execution) on the platform's threads, or on its stream. On a stream the call returns
+/// before its work is done, and later errors of the device are XLA's to report.
 template <class Body>
 ffi::Error RunOn(Platform& platform, Body&& body) noexcept {
   if (platform.threads) return RunOn(*platform.threads, std::forward<Body>(body));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // nf_expand_product_ffi: the operands of a product as bfloat16, for XLA to multiply.
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -18,15 +17,6 @@ namespace narrowfloat::xla_ffi {
 namespace {
 
 using Result = ffi::Result<ffi::AnyBuffer>;
-
-/// Returns the factor of a whole product, if it is one number and a normal one in fp32.
-std::optional<float> FactorOf(const std::optional<ProductExpansion>& plan) {
-  const std::optional<double> factor = plan ? plan->Factor() : std::nullopt;
-  if (!factor) return std::nullopt;
-  const double magnitude = std::abs(*factor);
-  if (!(magnitude >= 0x1p-126 && magnitude < 0x1p127)) return std::nullopt;
-  return static_cast<float>(*factor);
-}
 
 /// Writes the items; zeros if there is no plan.
 void WriteItems(BufferName what, ffi::AnyBuffer& items, std::size_t count,
@@ -61,12 +51,12 @@ ffi::Error ExpandProductFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs,
     CheckCount({kGemmVerb, "is_lossless"}, *is_lossless, 1);
     const std::optional<ProductExpansion> plan =
         HasBFloat16Products() ? PlanQgemmExpansion(a, b, layout) : std::nullopt;
-    const std::optional<float> number = FactorOf(plan);
+    const std::optional<double> number = plan ? plan->NormalFactor() : std::nullopt;
     WriteItems({kGemmVerb, "items of lhs"}, *lhs_items, lhs.element_count(),
                number ? &plan->a : nullptr, execution);
     WriteItems({kGemmVerb, "items of rhs"}, *rhs_items, rhs.element_count(),
                number ? &plan->b : nullptr, execution);
-    *stored_factor = number.value_or(0.0f);
+    *stored_factor = static_cast<float>(number.value_or(0.0));
     *static_cast<bool*>(is_lossless->untyped_data()) = number.has_value();
   });
 }

@@ -138,9 +138,10 @@ int ThreadsOf(const char* verb, nb::handle value) {
   }
   int overflow = 0;
   const auto threads = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0 || threads < 1 || threads > std::numeric_limits<int>::max()) {
-    throw InvalidArgument(
-        fmt::format("{}: threads must be at least 1, got {}", verb, nb::str(value).c_str()));
+  constexpr int kMost = std::numeric_limits<int>::max();
+  if (overflow != 0 || threads < 1 || threads > kMost) {
+    throw InvalidArgument(fmt::format("{}: threads must be from 1 to {}, got {}", verb, kMost,
+                                      nb::str(value).c_str()));
   }
   return static_cast<int>(threads);
 }

@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 
-#include <cmath>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -144,12 +143,6 @@ std::string_view ProductMode(std::optional<std::string_view> name) {
   return GemmModeName(name ? FindGemmMode(*name) : DefaultGemmMode());
 }
 
-/// Returns true if |number| is in [2^-126, 2^127), where it is a normal number of fp32.
-bool IsNormalFloat(double number) {
-  const double magnitude = std::abs(number);
-  return magnitude >= 0x1p-126 && magnitude < 0x1p127;
-}
-
 /// Returns arrays of the items that `a` and `b` expand to, and the product's factor, or None.
 nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
                          int threads) {
@@ -161,7 +154,8 @@ nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_v
     const nb::gil_scoped_release unlocked;
     plan = PlanQgemmExpansion(held_a.view, held_b.view, gemm_layout);
   }
-  if (!plan || !plan->Factor() || !IsNormalFloat(*plan->Factor())) return nb::none();
+  const std::optional<double> factor = plan ? plan->NormalFactor() : std::nullopt;
+  if (!factor) return nb::none();
   nb::list arrays;
   for (const OperandExpansion* operand : {&plan->a, &plan->b}) {
     const Shape shape{static_cast<std::int64_t>(operand->shape.rows),
@@ -172,7 +166,7 @@ nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_v
     Expand(*operand, held.view.data, {.threads = threads});
   }
   return nb::make_tuple(arrays[0], arrays[1], plan->a.rows_are_lines, plan->b.rows_are_lines,
-                        *plan->Factor());
+                        *factor);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Micro-kernels of matrix products. Each instruction set exports one GemmKernels; the driver in
-// ops/gemm_driver.h is plain C++ and calls them.
+// ops/cpu/gemm_driver.h is plain C++ and calls them.
 #pragma once
 
 #include <array>

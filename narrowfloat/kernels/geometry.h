@@ -11,12 +11,12 @@ namespace narrowfloat {
 
 /// Bytes of a cache line.
 inline constexpr std::size_t kLineBytes = 64;
-/// Returns the number of bytes from `at` to the next beginning of a line, 0 if it is one.
+/// Returns the number of bytes from `at` to the next beginning of a line; 0 if `at` is one.
 inline std::size_t BytesToLine(const std::byte* at) {
   return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
 }
 
-/// Does the same for each of some lines that are `stride` bytes apart; returns 0 if they differ.
+/// Returns that number for runs of bytes that begin at `at`, at + stride, ...; 0 if they differ.
 inline std::size_t BytesToLine(const std::byte* at, std::ptrdiff_t stride) {
   return stride % static_cast<std::ptrdiff_t>(kLineBytes) == 0 ? BytesToLine(at) : 0;
 }

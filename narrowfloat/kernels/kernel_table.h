@@ -121,7 +121,7 @@ struct KernelTable {
   /// Adds the tile's rows, in order, to the fp32 sums of its columns, from its first one on.
   virtual void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                          float* sums) const noexcept;
-  /// Does the same; returns the tile's amax as Amax does.
+  /// Adds rows as ColumnSum does, and returns the tile's amax as Amax does.
   virtual float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                         float* sums) const noexcept;
   /// Stores the amaxes of the tile's columns, from its first one on, NaN ignored.
@@ -137,7 +137,7 @@ struct KernelTable {
   virtual void Dequantize(const DequantizeArgs& args) const noexcept;
 
   const std::string name;
-  const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/slab_gemm.h
+  const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/cpu/slab_gemm.h
 };
 
 /// Returns the reference backend.

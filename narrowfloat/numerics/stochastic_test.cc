@@ -10,7 +10,7 @@
 namespace narrowfloat {
 namespace {
 
-// Source: numerics specification section 16.
+// Source: the formulas of docs/numerics.md, "NVFP4", in Python.
 TEST(PhiloxTest, KnownAnswers) {
   EXPECT_EQ(Philox4x32({0, 0, 0, 0}, 0),
             (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
@@ -32,7 +32,7 @@ TEST(RandomBytesTest, AreTheWordsLowestByteFirst) {
   EXPECT_NE(RandomBytes({1234, 0}, kColumnwiseRuns + 5), bytes);
 }
 
-// Source: numerics specification section 16.
+// Source: the formulas of docs/numerics.md, "NVFP4", in Python.
 TEST(EncodeStochasticTest, KnownAnswers) {
   struct Known {
     float x;

@@ -11,8 +11,8 @@ namespace narrowfloat {
 /// row, or is on another device.
 float Amax(const ConstTensorView& in, const Execution& execution = {});
 
-/// Writes it to `amax`, float32 of shape [1], on the device of `in`. Errors: InvalidArgument as
-/// above, or if `amax` is not as described or overlaps `in`.
+/// Writes the largest magnitude to `amax`, float32 of shape [1], on the device of `in`. Errors:
+/// InvalidArgument as above, or if `amax` is not as described or overlaps `in`.
 void Amax(const ConstTensorView& in, const TensorView& amax, const Execution& execution = {});
 
 }  // namespace narrowfloat

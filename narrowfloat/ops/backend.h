@@ -40,7 +40,7 @@ class Backend {
   /// Writes the amax of `in` to `amax`, fp32, not necessarily aligned, on this device.
   virtual void Amax(const ConstTensorView& in, std::byte* amax,
                     const Execution& execution) const = 0;
-  /// Does the same for the transform of `in`.
+  /// Writes the amax of the random Hadamard transform of `in`, as Amax writes that of `in`.
   virtual void HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, std::byte* amax,
                             const Execution& execution) const = 0;
   virtual void HadamardTransform(const ConstTensorView& in, const TensorView& out,
@@ -91,7 +91,7 @@ class Backend {
                         const Execution& execution) const = 0;
 
  protected:
-  ~Backend() = default;  // nobody owns a backend through its base
+  ~Backend() = default;  // not deleted through this class
 };
 
 /// Returns "cpu", "cuda", or the number of a device that has no name.

@@ -74,7 +74,7 @@ class CallTensors {
   /// devices; Unsupported if the device has no backend.
   const Backend& FindBackend() const;
 
-  /// Does both.
+  /// Checks overlaps and returns the backend. Errors: as CheckDisjoint and FindBackend.
   const Backend& Check();
 
  private:

@@ -43,7 +43,7 @@ using Floats = std::vector<float>;
 constexpr DelayedScaleRule kMax{.fp8_max = 448.0f};
 constexpr DelayedScaleRule kMostRecent{.fp8_max = 448.0f, .algorithm = AmaxAlgorithm::kMostRecent};
 
-// Source: numerics specification section 16, delayed update.
+// Worked by hand from docs/numerics.md, "Delayed scaling over time".
 TEST(UpdateDelayedScaleTest, TheKnownStep) {
   Column column{{5, 1, 2, 3}, 1};
   column.Update(kMax);

@@ -29,6 +29,8 @@ struct ProductExpansion {
 
   /// Returns the factor of the whole product, if it is one number.
   std::optional<double> Factor() const;
+  /// Returns it if its magnitude is in [2^-126, 2^127), where it is a normal number of fp32.
+  std::optional<double> NormalFactor() const;
 };
 
 /// Plans the lossless expansion of both operands of a product; returns nothing if bfloat16 items

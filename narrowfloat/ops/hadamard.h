@@ -25,8 +25,8 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out,
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask = kHadamardSignMask,
                    const Execution& execution = {});
 
-/// Writes it to `amax`, float32 of shape [1], on the device of `in`. Errors: InvalidArgument as
-/// above, or if `amax` is not as described or overlaps `in`.
+/// Writes that magnitude to `amax`, float32 of shape [1], on the device of `in`. Errors:
+/// InvalidArgument as above, or if `amax` is not as described or overlaps `in`.
 void HadamardAmax(const ConstTensorView& in, const TensorView& amax,
                   std::uint32_t sign_mask = kHadamardSignMask, const Execution& execution = {});
 

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/parallel.h"
 
-#include <fmt/format.h>
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <string_view>
 
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
@@ -28,25 +22,6 @@ std::atomic<bool> g_lost_workers{false};
 
 void NoteFork() {
   if (g_used_workers) g_lost_workers = true;
-}
-
-std::size_t AffinityCount() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));
-}
-
-std::size_t EnvironmentCount() {
-  const char* text = std::getenv("NF_NUM_THREADS");
-  if (text == nullptr || *text == '\0') return 0;
-  const std::string_view view(text);
-  int count = 0;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), count);
-  if (error != std::errc{} || end != view.data() + view.size() || count < 1) {
-    throw InvalidArgument(
-        fmt::format("threads: NF_NUM_THREADS must be a number of at least 1, got '{}'", view));
-  }
-  return static_cast<std::size_t>(count);
 }
 
 void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) {
@@ -114,17 +89,6 @@ void RunOnTbb(std::size_t threads, std::size_t count,
 }
 
 }  // namespace
-
-std::size_t ThreadCount(const Execution& execution) {
-  if (execution.threads < 0) {
-    throw InvalidArgument(fmt::format("threads: must be 0 (choose) or a number of threads, got {}",
-                                      execution.threads));
-  }
-  if (execution.threads > 0) return static_cast<std::size_t>(execution.threads);
-  const std::size_t environment = EnvironmentCount();
-  if (execution.pool != nullptr) return execution.pool->ThreadCount();
-  return environment > 0 ? environment : AffinityCount();
-}
 
 void ParallelFor(const Execution& execution, std::size_t count,
                  const std::function<void(std::size_t)>& task) {

@@ -20,8 +20,8 @@ struct MxRule {
       .rowwise_order = ScaleOrder::kLineMajor,
       .columnwise_order = ScaleOrder::kBlockMajor,
       .lines_per_scale = 1,  // in 2-D too: the tile's scale is stored for each of its lines
-      .line_multiple = 128,
-      .block_multiple = 4,
+      .line_multiple = kSwizzleLines,
+      .block_multiple = kSwizzleBlocks,
       .columnwise_transposed = false,
       .swizzles = true,
       .stores_scale = false,

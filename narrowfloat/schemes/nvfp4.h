@@ -26,8 +26,8 @@ struct Nvfp4Rule {
       .rowwise_order = ScaleOrder::kLineMajor,
       .columnwise_order = ScaleOrder::kLineMajor,
       .lines_per_scale = 1,  // in 2-D too: the tile's scale is stored for each of its lines
-      .line_multiple = 128,
-      .block_multiple = 4,
+      .line_multiple = kSwizzleLines,
+      .block_multiple = kSwizzleBlocks,
       .columnwise_transposed = true,
       .swizzles = true,
       .stores_scale = false,

@@ -73,6 +73,7 @@ TYPED_TEST(SchemeTest, ScaleInvIsTheReciprocalOfTheScale) {
       // In the order of TransformerEngine's products the largest overflow and the smallest lose
       // digits.
       if (amax > 0x1p-100f && amax < 0x1p100f) {
+        // Eight results are rounded on the way, by at most 2^-24 each.
         EXPECT_NEAR(scale_inv * scale.scale, 1.0f, 0x1p-21f) << amax;
       }
     } else {
@@ -103,7 +104,7 @@ void ExpectKnown(std::initializer_list<KnownBlock> rows) {
         << row.amax << ": " << row.why;
 }
 
-// Source: numerics specification section 16.
+// Worked by hand from docs/numerics.md, "MXFP8".
 TEST(Mxfp8Test, KnownScaleCodesE4M3) {
   ExpectKnown<Mxfp8Scheme<E4M3>>({
       {0.0f, 0x00, "no zero: the smallest power"},

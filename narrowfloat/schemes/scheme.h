@@ -35,6 +35,10 @@ enum class ScaleOrder : std::uint8_t { kLineMajor, kBlockMajor };
 /// Amax buffers of a quantized tensor.
 enum class AmaxBuffers : std::uint8_t { kNone, kOne, kPerDirection };
 
+/// Tile of the layout that GEMMs read: 128 lines by 4 blocks, 512 bytes, in which 32 lines of 16
+/// bytes hold 4 quarters.
+inline constexpr std::size_t kSwizzleLines = 128, kSwizzleQuarter = 32, kSwizzleBlocks = 4;
+
 /// Layout of codes and scales. Every shape, padding and offset is computed from it.
 struct SchemeLayout {
   ScaleType scale_type;
@@ -43,7 +47,7 @@ struct SchemeLayout {
   std::size_t line_multiple;    // the stored scale matrix is padded to these multiples
   std::size_t block_multiple;
   bool columnwise_transposed;  // columnwise codes are stored transposed, last dimension first
-  bool swizzles;               // scales may be stored in the 128x4 tiles that GEMMs read
+  bool swizzles;               // scales may be stored in the tiles that GEMMs read
   bool stores_scale;           // the multiplier is a buffer too
   AmaxBuffers amax;
 };

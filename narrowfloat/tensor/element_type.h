@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <string_view>
 
 #include "narrowfloat/numerics/formats.h"
@@ -12,10 +11,8 @@ namespace narrowfloat {
 struct ElementType {
   std::string_view element, dtype;
 };
-inline constexpr ElementType kElementTypes[] = {
-    {E4M3::kName, "float8_e4m3fn"},
-    {E5M2::kName, "float8_e5m2"},
-    {E2M1::kName, "float4_e2m1fn"},
-};
+inline constexpr auto kElementTypes = ArrayOf(ElementFormats{}, []<class F>() {
+  return ElementType{F::kName, F::kDTypeName};
+});
 
 }  // namespace narrowfloat

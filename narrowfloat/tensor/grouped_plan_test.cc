@@ -29,7 +29,7 @@ using Offsets = std::vector<std::size_t>;
 constexpr std::size_t kTile = 128, kCols = 256;
 const std::vector<Shape> kGroups{{128, 256}, {0, 256}, {384, 256}, {256, 256}};
 
-// Rows 0, 128, 128, 512 of 256 columns; source of the layouts: numerics specification 9.2.
+// Rows 0, 128, 128, 512 of 256 columns; source of the layouts: docs/numerics.md, "Groups".
 TEST(GroupedPlanTest, CodesLieAtTheOffsetsOfTheElements) {
   const Offsets elements{0, kTile * kCols, kTile * kCols, 4 * kTile * kCols};
   for (const char* text :

@@ -15,10 +15,6 @@ struct SchemeInfo;
 enum class Direction : std::uint8_t { kRowwise, kColumnwise, kBoth };
 inline constexpr std::size_t kDirectionCount = 3;
 
-/// Tile of the layout that GEMMs read: 128 lines by 4 blocks, 512 bytes, in which 32 lines of 16
-/// bytes hold 4 quarters.
-inline constexpr std::size_t kSwizzleLines = 128, kSwizzleQuarter = 32, kSwizzleBlocks = 4;
-
 /// Position of the scale of (line, block), in items: a term of the line plus a term of the block
 /// in every layout. Compact row-major, compact transposed and swizzled layouts differ in these
 /// five strides alone.

@@ -14,7 +14,7 @@ const SchemeInfo& Mx() {
   return FindScheme("mxfp8_e4m3");
 }
 
-// Source: numerics specification section 16, for two tiles along the blocks.
+// Worked by hand from the formula in layout.cc, for two tiles along the blocks.
 TEST(ScaleStridesTest, KnownSwizzledPlaces) {
   struct Known {
     std::size_t line, block, place;

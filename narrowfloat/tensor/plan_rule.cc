@@ -82,11 +82,4 @@ std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank) {
   return rules;
 }
 
-std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape) {
-  std::int64_t product = 1;
-  for (const std::size_t i : rule.dimensions) product *= shape[i];
-  const std::int64_t divided = (product + rule.divisor - 1) / rule.divisor;
-  return (divided + rule.multiple - 1) / rule.multiple * rule.multiple;
-}
-
 }  // namespace narrowfloat

@@ -29,7 +29,4 @@ struct BufferRule {
 /// Errors: InvalidArgument if the spec is not valid.
 std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank);
 
-/// Returns the size that a rule gives for `shape`.
-std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape);
-
 }  // namespace narrowfloat

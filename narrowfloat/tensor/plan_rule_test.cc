@@ -11,6 +11,14 @@
 namespace narrowfloat {
 namespace {
 
+/// Returns the size that a rule gives for `shape`.
+std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::size_t i : rule.dimensions) product *= shape[i];
+  const std::int64_t divided = (product + rule.divisor - 1) / rule.divisor;
+  return (divided + rule.multiple - 1) / rule.multiple * rule.multiple;
+}
+
 void ExpectSamePlan(const std::string& text, const Shape& shape) {
   const QuantSpec spec = ParseQuantSpec(text);
   const std::vector<BufferPlan> plan = PlanQuantize(spec, shape);

@@ -16,8 +16,8 @@ namespace narrowfloat {
 
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-/// A tensor in memory of somebody else. `strides` are in bytes, and arbitrary for all but the last
-/// dimension, whose items must be adjacent; empty means C-contiguous. No alignment is
+/// A tensor in memory that the view does not own. `strides` are in bytes, and arbitrary for all but
+/// the last dimension, whose items must be adjacent; empty means C-contiguous. No alignment is
 /// required.
 template <class Byte>
 struct BasicTensorView {

@@ -11,7 +11,8 @@
 namespace narrowfloat {
 namespace {
 
-/// Returns true if buffers made for `from` fit `to`: formats and options may differ, layouts not.
+/// Checks that buffers made for `from` fit `to`: formats and options may differ, layouts not.
+/// Errors: InvalidArgument.
 void CheckSameLayout(const QuantSpec& from, const QuantSpec& to, const Shape& shape) {
   const auto plan = [&](const QuantSpec& spec) {
     return PlanQuantize({.scheme = spec.scheme, .rowwise = to.rowwise, .columnwise = to.columnwise},

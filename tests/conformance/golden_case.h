@@ -37,7 +37,7 @@ struct GoldenCase {
   bool Has(const std::string& tensor) const { return tensors.contains(tensor); }
   const GoldenTensor& At(const std::string& tensor) const { return tensors.at(tensor); }
   /// Result of TransformerEngine's kernels: the alternative recorded for them where the
-  /// references disagree, else the tensor itself. Source: numerics specification section 14.
+  /// references disagree, else the tensor itself.
   const GoldenTensor& Expected(const std::string& tensor) const;
   /// Result of `reference`: its alternative where one is recorded, else the tensor itself.
   const GoldenTensor& From(const std::string& reference, const std::string& tensor) const;

@@ -84,7 +84,7 @@ float RecordedOperand::Scale(std::size_t line, std::size_t slab_index) const {
   const std::size_t row = scale_rows_ == 1 ? 0 : scale_rows_ == lines ? line : line / 128;
   const float scale = scales_[row * scale_cols_ + slab_index];
   if (amaxes_.empty()) return scale;
-  // Numerics specification section 10, NVFP4; 1 / (6 * 448) as fp32.
+  // docs/numerics.md, "Dequantization": NVFP4; 1 / (6 * 448) as fp32.
   return scale * amaxes_[amaxes_.size() == 1 ? 0 : line] * 0x1.861862p-12f;
 }
 

@@ -53,8 +53,8 @@ FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   return out;
 }
 
-/// Computes the sum of one item independently, product by product. Source: section 11 of the
-/// numerics specification.
+/// Computes the sum of one item independently, product by product. Source: docs/numerics.md,
+/// "Products".
 float Definition(const RecordedProduct& product, const RecordedOperand& x, const RecordedOperand& w,
                  std::size_t row, std::size_t col) {
   const bool blockwise = product.Mode() == "fp8_blockwise_gemm";

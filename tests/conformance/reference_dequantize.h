@@ -42,8 +42,8 @@ std::uint32_t ItemAt(const QuantizedBuffers& in, Role role, std::size_t item);
 void SetItem(QuantizedBuffers& in, Role role, std::size_t item, std::uint32_t bits);
 void SetCode(const Slot& slot, QuantizedBuffers& in, std::size_t place, std::uint32_t code);
 
-/// Bits of the value, by the definition, of element (row, col). Source: numerics specification
-/// section 10.
+/// Bits of the value, by the definition, of element (row, col). Source: docs/numerics.md,
+/// "Dequantization".
 std::uint32_t ReferenceValue(const Slot& slot, const QuantizedBuffers& in, std::size_t row,
                              std::size_t col);
 

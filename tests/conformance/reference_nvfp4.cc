@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVFP4 by the definition, numerics specification section 7: fp32 operations one by one, each a
+// NVFP4 by the definition in docs/numerics.md: fp32 operations one by one, each a
 // binary64 operation rounded once more, which gives the same as binary64 has more than twice the
 // digits (sums, products and quotients of two; Figueroa 1995).
 #include <bit>

@@ -8,9 +8,8 @@
 namespace narrowfloat::conformance {
 
 /// Quantizes by the definition, slowly: elements one by one, in binary64 with one rounding to
-/// binary32 where the definition has one, blocks and places of scales from the specification's
-/// formulas. Fills every planned buffer. Knows every scheme.
-/// Source: numerics specification sections 1.2, 1.6, 2.2, 5.1 to 5.4, 6.1, 6.2, 7.
+/// binary32 where the definition has one, blocks and places of scales from the formulas.
+/// Fills every planned buffer. Knows every scheme. Source: docs/numerics.md.
 void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out);
 
 /// Quantizes one direction to NVFP4, with every option.

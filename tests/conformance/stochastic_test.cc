@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kBlock = 16;
 
 // Under this amax the tensor's scale is 1, and so is that of a block whose largest item is 6: items
-// are rounded as they are. Source: numerics specification 7.2, with A = 6 * 448.
+// are rounded as they are. Source: docs/numerics.md, "NVFP4", with A = 6 * 448.
 constexpr float kNeutralAmax = 2688.0f;
 
 QuantSpec Spec(const SchemeInfo& scheme, std::uint64_t seed) {

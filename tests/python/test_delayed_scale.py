@@ -68,7 +68,7 @@ def test_recorded_training(case: Case) -> None:
 def rule_of_one_column(
     history: list[np.float32], scale: np.float32, scaled_max: np.float32, algo: str, newest: object
 ) -> tuple[list[np.float32], np.float32]:
-    """Numerics specification section 3.2, as it stands there."""
+    """The rule of docs/numerics.md, "Delayed scaling over time", word by word."""
     last = newest if newest is not None and newest != 0 else history[0]
     amax, rolled = np.float32(0), list(history)
     if last != 0:
@@ -105,7 +105,7 @@ def test_the_rule_on_hostile_amaxes(algo: str, length: int, margin: int) -> None
             assert_same(new_scale[i : i + 1], np.array([wanted]), f"scale {i}: {history[:, i]}")
 
 
-def test_the_example_of_the_specification() -> None:
+def test_known_step() -> None:
     history = np.array([[5], [1], [2], [3]], np.float32)
     new_history, scale = nf.update_delayed_scale(history, np.ones(1, np.float32), 448)
     assert new_history.ravel().tolist() == [0, 2, 3, 5]

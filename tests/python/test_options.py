@@ -104,9 +104,9 @@ def test_options_that_a_scheme_does_not_take_are_value_errors() -> None:
         ({"threads": "2"}, TypeError, "threads must be an int or None, got str"),
         ({"threads": 2.0}, TypeError, "threads must be an int or None, got float"),
         ({"threads": True}, TypeError, "threads must be an int or None, got bool"),
-        ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
-        ({"threads": -1}, ValueError, "threads must be at least 1, got -1"),
-        ({"threads": 1 << 70}, ValueError, f"threads must be at least 1, got {1 << 70}"),
+        ({"threads": 0}, ValueError, "threads must be from 1 to 2147483647, got 0"),
+        ({"threads": -1}, ValueError, "threads must be from 1 to 2147483647, got -1"),
+        ({"threads": 1 << 70}, ValueError, f"threads must be from 1 to 2147483647, got {1 << 70}"),
         (
             {"amax_epsilon": -1.0},
             ValueError,

@@ -150,7 +150,7 @@ def test_what_is_added_and_when_it_rounds(
     options, out = {}, random.standard_normal((M, N)).astype(dtype)
     if bias_dtype is not None:
         options["bias"] = random.standard_normal(N).astype(bias_dtype)
-        # Numerics specification section 11.1: inside the GEMM if neither is fp32.
+        # docs/numerics.md, "Products": inside the GEMM if neither is fp32.
         inside = dtype != FP32 and bias_dtype != FP32
         wanted = wanted if inside else rounded(wanted, dtype)
         wanted = wanted + options["bias"].astype(np.float32)

@@ -83,7 +83,7 @@ class CpuTable final : public KernelTable {
                     {scheme.block, layout.scale_type, has_factors ? &FactorsOf : nullptr});
       }
     }
-    // Orders non-temporal stores before those by which this thread says that the tile is done.
+    // Completes non-temporal stores before the store that signals the end of this tile.
     if (args.nontemporal) hwy::FlushStream();
   }
 

@@ -63,8 +63,8 @@ struct DecodeColumns {
 /// false for fp32 items, if the scale of 8-bit codes is no power of two, or if a product is not a
 /// normal number of the type of the items (4-bit codes: and the scale is not +0).
 using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
-/// Does the same for `count` adjacent E8M0 scales of 8-bit codes, as they are stored. Writes whole
-/// vectors.
+/// Computes the factors of FactorsFn from `count` adjacent E8M0 scales of 8-bit codes, as they are
+/// stored. Returns as FactorsFn does. Writes whole vectors.
 using StoredFactorsFn = bool (*)(const std::byte* stored, std::size_t count,
                                  std::uint16_t* factors) noexcept;
 /// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; if

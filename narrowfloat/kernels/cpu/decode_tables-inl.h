@@ -102,7 +102,7 @@ struct MagnitudeTable {
   alignas(64) std::uint8_t low[128] = {}, high[128] = {};
 };
 
-/// Does DecodeByTable's work by a MagnitudeTable. 11 ops for 64 items, and those of `finish`.
+/// Decodes as DecodeByTable does, by a MagnitudeTable. 11 ops for 64 items, and those of `finish`.
 template <FloatFormat F, class T, class Finish>
 HWY_INLINE bool DecodeByMagnitude(const MagnitudeTable& table, const std::byte* codes,
                                   std::size_t count, const VectorWriter& out,
@@ -223,7 +223,7 @@ struct PowerTable {
     return slow == 0;
   }
 
-  /// Does the same for E8M0 scales. 7 ops for Lanes(D16()) scales.
+  /// Computes the powers from E8M0 scales as they are stored. 7 ops for Lanes(D16()) scales.
   static HWY_INLINE bool PowersOfE8M0(const std::byte* stored, std::size_t count,
                                       std::uint16_t* powers) requires kRegular {
     const D16 d16;

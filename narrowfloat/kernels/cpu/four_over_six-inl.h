@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// How the difference of an item from its decoded code is computed: both are multiplied by the
+/// Ways to compute the difference of an item from its decoded code: both are multiplied by the
 /// scale of all blocks, or the code's value is divided by it. kByQuotients divides once per block
 /// for the codes 1 and 1.5. All other codes are these times a power of two, and their rounded
 /// quotients are too. Requires for kByQuotients: all numbers are normal in fp32. A code times its

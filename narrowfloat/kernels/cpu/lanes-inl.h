@@ -343,9 +343,9 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Does EncodeMagnitudes' work for a value with a sign. VRANGEPS returns the larger of two
-/// magnitudes with the sign of its first operand, so that b and the sum have the value's sign.
-/// CodeOfSum moves this sign into the upper half of the lane. 4 ops.
+/// Encodes a value with a sign as EncodeMagnitudes encodes one without. VRANGEPS returns the larger
+/// of two magnitudes with the sign of its first operand, so that b and the sum have the value's
+/// sign. CodeOfSum moves this sign into the upper half of the lane. 4 ops.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> value) {
   static_assert(kShift + F::kMantissaBits + 8 >= 16);

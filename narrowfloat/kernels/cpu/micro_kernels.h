@@ -81,14 +81,14 @@ struct MicroRuns {
 using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
                              std::byte* amaxes) noexcept;
 
-/// Does BlockAmaxFn for the MX blocks of a row, and updates the amaxes of its blocks * kMxBlock
-/// columns. If it returns false, the patterns in neither array count. Requires: `of_columns` begins
-/// at a cache line.
+/// Stores the amaxes of the MX blocks of a row as BlockAmaxFn does, and updates the amaxes of its
+/// blocks * kMxBlock columns. If it returns false, the patterns in neither array count. Requires:
+/// `of_columns` begins at a cache line.
 using RowAmaxFn = bool (*)(const std::byte* items, std::size_t blocks, std::byte* amaxes,
                            std::byte* of_columns) noexcept;
 
-/// Which rows the amaxes of columns are of after a call: only those of the call, or also those of
-/// earlier ones.
+/// The rows whose amaxes columns hold after a call: those of the call, or also those of earlier
+/// calls.
 enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
 
 /// Rows of a call that computes the amaxes of columns. If `next` is not null, the call may prefetch

@@ -25,7 +25,7 @@ static_assert(kPackRun / kPackUnit <= kPackPlaces);
 struct LineFactors {
   float amax, encode, encode_over_max, reciprocal_encode;
 };
-/// The same for blocks or columns, each of its own line.
+/// The numbers of LineFactors for each block or column, which belong to different lines.
 struct TwoLevelFactors {
   alignas(64) float amax[kPackPlaces];
   alignas(64) float encode[kPackPlaces];
@@ -63,8 +63,8 @@ struct PackScaleKernels {
   PackScalesFn of_blocks, of_columns;
 };
 
-/// How products are rounded to codes: to nearest, or by one random byte for each item. The
-/// functions of a row or of columns.
+/// The functions of a row or of columns, by the rounding of products to codes: to nearest, or by
+/// one random byte for each item.
 template <class Fn>
 struct PackRoundings {
   // Items are finite, and the function of the scales returned true.
@@ -108,7 +108,7 @@ struct ScaleCandidates {
 struct CandidateErrors {
   alignas(64) float of[2][kPackPlaces];
 };
-/// How 4over6 measures an error: by squares or by magnitudes, in the range of codes and scales
+/// The error that 4over6 measures: of squares or of magnitudes, in the range of codes and scales
 /// (`fast_error`) or in that of the items; full_range is the largest product of a code and a scale.
 struct ErrorRule {
   float full_range;

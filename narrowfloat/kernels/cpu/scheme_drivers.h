@@ -37,7 +37,8 @@ concept PreparesByRule = std::is_base_of_v<RuleOf<S>, S> &&(&S::Prepare == &Rule
 /// A scheme whose scales are computed by its rule, and by no function that hides the rule's.
 template <class S>
 concept ComputesByRule = PreparesByRule<S> &&(&S::ScaleBlock == &RuleOf<S>::ScaleBlock);
-/// The same of decoding, for which only E4M3 scales need the tensor's state.
+/// A scheme whose stored scales are decoded by its rule. Only E4M3 scales need the tensor's state,
+/// which Prepare computes.
 template <class S>
 concept DecodesByRule = std::is_base_of_v<RuleOf<S>, S> &&
                         (&S::DecodeScale == &RuleOf<S>::DecodeScale) &&

@@ -10,7 +10,7 @@ namespace narrowfloat {
 /// TransformerEngine encodes every NaN as 0x7F. Source: OCP 8-bit floating point specification 1.0,
 /// section 4.
 struct E5M2 {
-  static constexpr std::string_view kName = "e5m2";
+  static constexpr std::string_view kName = "e5m2", kDTypeName = "float8_e5m2";
   static constexpr int kExponentBits = 5, kMantissaBits = 2, kBias = 15;
   static constexpr std::uint32_t kMaxCode = 0x7B, kNanCode = 0x7F;
   static constexpr bool kHasInfinity = true;

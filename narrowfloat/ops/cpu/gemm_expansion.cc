@@ -168,6 +168,7 @@ std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
 
 /// Options under which a two-level scheme decodes a block's scale as itself.
 ScaleOptions WithoutAmax(ScaleOptions options) {
+  static_assert(1.0f / kMaxValue<E2M1> * kMaxValue<E2M1> == 1.0f);
   options.e4m3_max = 1.0f / kMaxValue<E2M1>;
   return options;
 }
@@ -252,7 +253,8 @@ std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
     const int code = std::to_integer<int>(scale);
     if (code == static_cast<int>(E8M0::kNanCode)) continue;
     // Scales of all-zero blocks may be out of range; any scale is right for them.
-    scale = static_cast<std::byte>(std::clamp(code - operand.scale_shift, 0, 254));
+    scale = static_cast<std::byte>(
+        std::clamp(code - operand.scale_shift, 0, static_cast<int>(E8M0::kMaxCode)));
   }
   return scales;
 }
@@ -262,6 +264,12 @@ std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
 std::optional<double> ProductExpansion::Factor() const {
   if (a.factors.size() != 1 || b.factors.size() != 1) return std::nullopt;
   return a.factors[0] * b.factors[0];
+}
+
+std::optional<double> ProductExpansion::NormalFactor() const {
+  const std::optional<double> factor = Factor();
+  const double magnitude = std::abs(factor.value_or(0.0));
+  return magnitude >= 0x1p-126 && magnitude < 0x1p127 ? factor : std::nullopt;
 }
 
 std::optional<ProductExpansion> PlanExpansion(const ConstQuantizedView& a, Direction a_direction,

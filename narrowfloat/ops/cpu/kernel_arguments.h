@@ -8,8 +8,10 @@
 
 namespace narrowfloat {
 
-/// A tile's rows and columns are multiples of these, so that tiles begin on block boundaries.
-inline constexpr std::size_t kRowRun = 64;
+/// Columns that a tile has at least: those whose 8-bit codes fill a cache line.
+inline constexpr std::size_t kRowRun = kLineBytes;
+/// Return the units of a tile's rows and columns: with multiples of them, tiles begin on block
+/// boundaries.
 constexpr std::size_t RowUnit(const SchemeInfo& scheme, Direction direction) {
   if (direction == Direction::kRowwise) return scheme.block.rows > 1 ? scheme.block.rows : 1;
   return scheme.layout.columnwise_transposed ? kTransposedRun : scheme.block.cols;
@@ -18,7 +20,7 @@ constexpr std::size_t ColUnit(const SchemeInfo& scheme) {
   return scheme.block.cols > kRowRun ? scheme.block.cols : kRowRun;
 }
 
-/// Does HeadOf for the codes of one direction.
+/// Returns HeadOf for the codes of one direction.
 template <class Byte>
 std::size_t CodesHead(const DirectionBuffers<Byte>& of, const SchemeInfo& scheme,
                       std::size_t unit) {

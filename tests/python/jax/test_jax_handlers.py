@@ -324,6 +324,6 @@ def test_the_environment_is_checked_at_run_time(
     monkeypatch.setenv("NF_NUM_THREADS", "many")
     refused(
         "INVALID_ARGUMENT",
-        "threads: NF_NUM_THREADS must be a number of at least 1, got 'many'",
+        "threads: NF_NUM_THREADS must be an integer from 1 to 2147483647, got 'many'",
         lambda: dbias_quantize_mode(MXFP8),
     )

@@ -37,7 +37,7 @@ def runner(tmp_path: Path, *packages: Path) -> Run:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=900,
         )
 
     return run_python

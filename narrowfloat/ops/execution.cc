@@ -10,7 +10,6 @@
 #include <limits>
 #include <string_view>
 
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -37,10 +36,6 @@ std::size_t EnvironmentCount() {
 }
 
 }  // namespace
-
-const KernelTable& Execution::Kernels() const {
-  return kernels != nullptr ? *kernels : ActiveKernels();
-}
 
 std::size_t ThreadCount(const Execution& execution) {
   if (execution.threads < 0) {

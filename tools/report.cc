@@ -35,6 +35,8 @@
 namespace narrowfloat::tools {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct ReportOptions {
   std::string in, out;
   std::vector<std::string> schemes;
@@ -59,18 +61,26 @@ Json JsonOf(const Histogram& histogram) {
 struct Outcome {
   double signal = 0, noise = 0, largest = 0;
   std::uint64_t values = 0, underflows = 0, saturated = 0, bytes = 0;
+  std::uint64_t nonfinite_changed = 0;  // NaN or infinite before or after, and not the same
   Histogram scales;
 
-  /// Nothing without an error, or without values.
+  /// Returns the SQNR of the finite values; nullopt without an error in them, or without any.
   std::optional<double> SqnrDb() const {
     if (noise == 0 || signal == 0) return std::nullopt;
     return 10 * std::log10(signal / noise);
   }
 };
 
+/// Sums the errors of finite values. NaN and infinity have no error that a sum could hold: counts
+/// those that another value replaces, and the values that become one.
 void Compare(std::span<const float> before, std::span<const float> after, Outcome& outcome) {
   outcome.values = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {
+    if (!std::isfinite(before[i]) || !std::isfinite(after[i])) {
+      const bool same = before[i] == after[i] || (std::isnan(before[i]) && std::isnan(after[i]));
+      outcome.nonfinite_changed += same ? 0u : 1u;
+      continue;
+    }
     const double x = static_cast<double>(before[i]), error = static_cast<double>(after[i]) - x;
     outcome.signal += x * x;
     outcome.noise += error * error;
@@ -120,6 +130,7 @@ class Reporting {
                          {"bytes_after", std::uint64_t{0}},
                          {"bits_per_parameter", nullptr},
                          {"worst_sqnr_db", nullptr},
+                         {"nonfinite_changed", std::uint64_t{0}},
                          {"refused", 0}});
     }
     Json tensors = Json::array();
@@ -172,6 +183,8 @@ class Reporting {
       const std::optional<double> sqnr = outcome->SqnrDb();
       Json& worst = totals[i]["worst_sqnr_db"];
       if (sqnr && (worst.is_null() || *sqnr < worst.get<double>())) worst = *sqnr;
+      Json& changed = totals[i]["nonfinite_changed"];
+      changed = changed.get<std::uint64_t>() + outcome->nonfinite_changed;
       const auto share = [&](std::uint64_t count) {
         return static_cast<double>(count) / static_cast<double>(outcome->values);
       };
@@ -181,6 +194,7 @@ class Reporting {
                           {"largest_error", outcome->largest},
                           {"underflow", share(outcome->underflows)},
                           {"saturation", share(outcome->saturated)},
+                          {"nonfinite_changed", outcome->nonfinite_changed},
                           {"scales", JsonOf(outcome->scales)}});
     }
     return {{"name", tensor.name},
@@ -260,8 +274,48 @@ std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
   return specs;
 }
 
+/// Refuses a page that cannot be written, before the checkpoint is read. Errors: InvalidArgument;
+/// IoError.
+void CheckPage(const ReportOptions& options) {
+  const fs::path page(options.out);
+  std::error_code error;
+  const fs::file_status status = fs::status(page, error);
+  if (fs::is_directory(status)) {
+    throw InvalidArgument(
+        fmt::format("report: the page must be a file, {} is a folder", options.out));
+  }
+  const fs::path folder = page.has_parent_path() ? page.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) {
+    throw InvalidArgument(fmt::format("write: {}, its folder does not exist", options.out));
+  }
+  if (!options.overwrite && fs::exists(status)) {
+    throw InvalidArgument(
+        fmt::format("report: {} exists, --overwrite is needed to replace it", options.out));
+  }
+}
+
+/// Refuses a page that would replace a file of the model: a shard, or any file in the model's
+/// folder. An earlier page (.html) may lie there and be replaced.
+void CheckIsNotOfModel(const io::Checkpoint& in, const std::string& out) {
+  std::error_code ignored;
+  const auto refuse_if_same = [&](const fs::path& file) {
+    if (!fs::equivalent(file, out, ignored)) return;
+    throw InvalidArgument(fmt::format(
+        "report: the page must not replace a file of IN, got {}, which is {}", out, file.string()));
+  };
+  for (const io::Shard& shard : in.shards()) refuse_if_same(shard.file.path());
+  if (!in.folder()) return;
+  for (fs::recursive_directory_iterator
+           at(*in.folder(), fs::directory_options::skip_permission_denied, ignored),
+       end;
+       at != end; at.increment(ignored)) {
+    if (at->path().extension() != ".html") refuse_if_same(at->path());
+  }
+}
+
 Result Run(const ReportOptions& options) {
   const InterruptScope interrupts;
+  CheckPage(options);
   const std::vector<QuantSpec> specs = SpecsOf(options);
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);
@@ -272,23 +326,22 @@ Result Run(const ReportOptions& options) {
         fmt::format("report: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
                     options.in, convention.name, convention.reason));
   }
-  if (!options.overwrite && std::filesystem::exists(options.out)) {
-    throw InvalidArgument(
-        fmt::format("report: {} exists, --overwrite is needed to replace it", options.out));
-  }
+  CheckIsNotOfModel(in, options.out);
   Result result;
   result.json = {{"in", options.in}, {"out", options.out}};
   result.json.update(Reporting(in, specs, execution).Run());
   io::WriteSmallFile(options.out, ReportPage(result.json));
-  std::vector<std::vector<std::string>> rows = {{"scheme", "size", "bits", "worst SQNR, dB"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"scheme", "size", "bits", "worst SQNR, dB", "NaN, infinity changed"}};
   for (const Json& scheme : result.json["schemes"]) {
     const Json &bits = scheme["bits_per_parameter"], &worst = scheme["worst_sqnr_db"];
     rows.push_back({scheme["scheme"].get<std::string>(),
                     BytesText(scheme["bytes_after"].get<double>()),
                     bits.is_null() ? "" : fmt::format("{:.2f}", bits.get<double>()),
-                    worst.is_null() ? "" : fmt::format("{:.2f}", worst.get<double>())});
+                    worst.is_null() ? "" : fmt::format("{:.2f}", worst.get<double>()),
+                    fmt::format("{}", scheme["nonfinite_changed"].get<std::uint64_t>())});
   }
-  result.text = fmt::format("{}\n{} in {}\n", TableText(rows, {1, 2, 3}),
+  result.text = fmt::format("{}\n{} in {}\n", TableText(rows, {1, 2, 3, 4}),
                             CountText(result.json["tensors"].size(), "tensor"), options.out);
   return result;
 }

@@ -45,6 +45,8 @@ label { margin-right: 1.5em; white-space: nowrap; }
 <div class="scroll"><table id="tensors"></table></div>
 <p id="more"></p>
 <p class="note">SQNR: power of the values over power of their errors; \u2013 stands for no error.
+SQNR and largest error are those of finite values; NaN, infinity changed: values that were NaN or
+infinite and are not the same any more, or have become so.
 Largest error: of a single value. Underflow: values that become zero. Saturation: codes of the
 largest magnitude. Histograms count by power of two, without zeros; all of a column have one
 axis.</p>
@@ -145,6 +147,7 @@ const showSchemes = () => fill(document.getElementById("schemes"), [
   column("bits per parameter", row => row.bits_per_parameter,
          row => number(row.bits_per_parameter, 2), true),
   column("worst SQNR, dB", row => row.worst_sqnr_db, row => number(row.worst_sqnr_db, 2)),
+  column("NaN, infinity changed", row => row.nonfinite_changed, undefined, true),
   column("tensors it cannot take", row => row.refused, undefined, true),
 ], data.schemes, schemes, showSchemes);
 showSchemes();
@@ -166,6 +169,7 @@ const show = () => {
            row => get("largest_error")(row)?.toPrecision(3) ?? "\u2013", true),
     column("underflow", get("underflow"), row => percent(get("underflow")(row)), true),
     column("saturation", get("saturation"), row => percent(get("saturation")(row)), true),
+    column("NaN, infinity changed", get("nonfinite_changed"), undefined, true),
     {name: "values\n" + range(values), draw: row => histogram(row.values, values)},
     {name: "scales\n" + range(scales), draw: row => histogram(get("scales")(row), scales)},
   ], rows, tensors, show);

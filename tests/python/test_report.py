@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cli import run, run_json
+from cli import folder_bytes, run, run_json
 from test_conventions import write_model
 
 import narrowfloat as nf
@@ -87,6 +87,35 @@ def test_the_page_holds_all_and_needs_nothing(model: Path, tmp_path: Path) -> No
     assert "must be a float checkpoint" in refused and not (tmp_path / "no.html").exists()
 
 
+def test_the_page_replaces_no_file_of_the_model(model: Path, tmp_path: Path) -> None:
+    shard = model / "model-00001-of-00001.safetensors"
+    (model / "config.json").write_text("{}")
+    (model / "sub").mkdir()
+    (model / "sub" / "tokenizer.json").write_text("{}")
+    (tmp_path / "link").hardlink_to(shard)
+    before = folder_bytes(model)
+    for source, page in (
+        (shard, shard),
+        (shard, tmp_path / "link"),
+        (model, shard),
+        (model, model / "config.json"),
+        (model, model / "sub" / "tokenizer.json"),
+    ):
+        refused = run("report", source, "-o", page, "--overwrite", code=2).stderr
+        assert f"the page must not replace a file of IN, got {page}" in refused
+        assert folder_bytes(model) == before
+    report(model, model / "page.html")
+    report(model, model / "page.html", "--overwrite")
+
+
+def test_the_place_of_the_page_is_checked_before_the_model_is_read(tmp_path: Path) -> None:
+    folder = run("report", "no such model", "-o", tmp_path, "--overwrite", code=2).stderr
+    assert folder == f"narrowfloat: report: the page must be a file, {tmp_path} is a folder\n"
+    page = tmp_path / "no" / "page.html"
+    missing = run("report", "no such model", "-o", page, code=2).stderr
+    assert missing == f"narrowfloat: write: {page}, its folder does not exist\n"
+
+
 def test_every_scheme_is_tried_by_default(model: Path, tmp_path: Path) -> None:
     found = run_json("report", model, "-o", tmp_path / "page.html")
     assert {each["scheme"] for each in found["schemes"]} == {
@@ -113,7 +142,7 @@ document.getElementById("data").textContent = require("fs").readFileSync(0, "utf
 PRINT = """
 const lines = known.tensors.children[1].children;
 const rows = lines.map(row => row.children.map(cell => cell.textContent));
-const bars = lines[0].children[6].children[0].children.length;
+const bars = lines[0].children[7].children[0].children.length;
 known.tensors.children[0].children[0].children[0].children[0].onclick();
 const again = known.tensors.children[1].children.map(row => row.children[0].textContent);
 console.log(JSON.stringify({rows, bars, again}));
@@ -140,6 +169,27 @@ def test_the_script_fills_the_tables(model: Path, tmp_path: Path) -> None:
     assert drawn["rows"][0][2] == f"{worst[0]['schemes'][0]['sqnr_db']:.2f}"
     assert drawn["bars"] == 1 + len(worst[0]["values"]), "a title and a bar for each power"
     assert drawn["again"] == sorted(tensor["name"] for tensor in worst)
+
+
+def test_destroyed_nan_and_infinity_are_counted(tmp_path: Path) -> None:
+    nan = np.full((16, 32), np.nan, np.float32)
+    mixed = np.ones((16, 32), np.float32)
+    mixed[0, 0], mixed[1, 1] = np.inf, np.nan
+    model = write_model(tmp_path / "in", [{"nan.weight": nan, "mixed.weight": mixed}])
+    found = run_json(
+        "report", model, "-o", tmp_path / "p", "--scheme", "nvfp4", "--scheme", "fp8_e4m3"
+    )
+    for tensor in found["tensors"]:
+        x = {"nan.weight": nan, "mixed.weight": mixed}[tensor["name"]]
+        for outcome in tensor["schemes"]:
+            y = nf.quantize(x, outcome["scheme"]).dequantize(np.float32)
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            finite = np.isfinite(x) & np.isfinite(y)
+            assert outcome["nonfinite_changed"] == np.count_nonzero(~same & ~finite)
+    totals = [scheme["nonfinite_changed"] for scheme in found["schemes"]]
+    assert totals[0] >= nan.size and totals[1] >= 1, "E2M1 has no NaN, and E4M3 no infinity"
+    text = run("report", model, "-o", tmp_path / "q", "--scheme", "nvfp4").stdout
+    assert "NaN, infinity changed" in text and str(totals[0]) in text
 
 
 def test_it_says_how_far_it_is(model: Path, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
+#include "tools/standard_error.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
 
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention) {
-  if (convention.assumed) fmt::print(stderr, "{}: {}\n", verb, Escaped(convention.reason));
+  if (convention.assumed) PrintToStderr("{}: {}\n", verb, Escaped(convention.reason));
   return convention;
 }
 

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "narrowfloat/io/companion.h"
+#include "tools/standard_error.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -40,14 +40,14 @@ void Choice::Warn() const {
     const bool matches = std::ranges::any_of(
         in_.tensors(), [&](const auto& location) { return rule.Matches(location.tensor->name); });
     if (!matches) {
-      fmt::print(stderr, "quantize: no tensor matches '{}'\n", Escaped(rule.pattern()));
+      PrintToStderr("quantize: no tensor matches '{}'\n", Escaped(rule.pattern()));
     }
   }
   for (const io::TensorLocation& location : in_.tensors()) {
     const config::Decision& decision = Of(*location.tensor);
     if (!decision.worth_saying) continue;
-    fmt::print(stderr, "quantize: left as it is: {} ({})\n", Escaped(location.tensor->name),
-               Escaped(decision.reason));
+    PrintToStderr("quantize: left as it is: {} ({})\n", Escaped(location.tensor->name),
+                  Escaped(decision.reason));
   }
 }
 

@@ -6,7 +6,7 @@
 namespace narrowfloat::tools {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t g_interrupted = 0;
 
@@ -19,11 +19,11 @@ extern "C" void NoteInterrupt(int /*signal*/) {
 InterruptScope::InterruptScope() {
   for (std::size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction action {};
-    action.sa_handler = kSignals[i] == SIGPIPE ? SIG_IGN : NoteInterrupt;
+    action.sa_handler = NoteInterrupt;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
-    // Somebody who started us with a signal ignored (nohup) wants it so.
+    // A caller such as nohup has the signal ignored on purpose.
     if (previous_[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
   }

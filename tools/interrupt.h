@@ -6,13 +6,13 @@
 
 namespace narrowfloat::tools {
 
-/// The user asked to stop. No library error: nothing is wrong.
+/// A signal asked the program to stop. Not an error of the library.
 class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// While it lives, SIGINT, SIGTERM and SIGHUP are noted instead of ending the process, so that
-/// temporary files go; and a reader of our output that went away is an error of write.
+/// Notes SIGINT, SIGTERM and SIGHUP while it lives, instead of ending the process, so that
+/// destructors remove temporary files. CheckInterrupt throws after such a signal.
 class InterruptScope {
  public:
   InterruptScope();
@@ -21,7 +21,7 @@ class InterruptScope {
   ~InterruptScope();
 
  private:
-  struct sigaction previous_[4];
+  struct sigaction previous_[3];
 };
 
 /// Throws Interrupted if a signal was noted.

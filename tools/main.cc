@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,7 +11,9 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,12 +22,13 @@
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
+#include "tools/standard_error.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
 
-/// The reader of standard output went away, as `head` does: nothing is wrong.
+/// The reader of standard output closed its end of the pipe, as `head` does: nothing is wrong.
 class ReaderLeft {};
 
 /// Writes all of it and ends the line, or says why not. (A text may have half the memory there is.)
@@ -38,7 +43,7 @@ void PrintToStdout(const std::string& text) {
 
 ExitCode PrintError(bool as_json, std::string_view kind, const std::string& message,
                     ExitCode code) {
-  fmt::print(stderr, "narrowfloat: {}\n", Escaped(message));
+  PrintToStderr("narrowfloat: {}\n", Escaped(message));
   if (as_json) {
     const Json object = {{"error", {{"kind", kind}, {"message", message}}},
                          {"exit_code", static_cast<int>(code)}};
@@ -53,9 +58,9 @@ ExitCode PrintError(bool as_json, std::string_view kind, const std::string& mess
   return code;
 }
 
-ExitCode Execute(const Command& command, bool as_json) {
+ExitCode Execute(const std::function<Result()>& run, bool as_json) {
   try {
-    const Result result = command.run();
+    const Result result = run();
     PrintToStdout(as_json ? result.json.dump(2, ' ', false, Json::error_handler_t::replace)
                           : result.text);
     return result.code;
@@ -72,7 +77,9 @@ ExitCode Execute(const Command& command, bool as_json) {
   } catch (const IoError& error) {
     return PrintError(as_json, "IoError", error.what(), ExitCode::kFailure);
   } catch (const std::filesystem::filesystem_error& error) {
-    return PrintError(as_json, "IoError", error.what(), ExitCode::kFailure);
+    const std::string message =
+        fmt::format("access: {}, {}", error.path1().string(), error.code().message());
+    return PrintError(as_json, "IoError", message, ExitCode::kFailure);
   } catch (const std::bad_alloc&) {
     return PrintError(as_json, "OutOfMemory", "not enough memory for the largest tensor",
                       ExitCode::kFailure);
@@ -103,6 +110,16 @@ std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& co
   return known || word.starts_with('-') ? "" : std::string(word);
 }
 
+/// Opens the standard streams that the caller closed, in a way that fails every use of them. A file
+/// opened later would get their number, and messages would be written into it.
+void OccupyClosedStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    if (::open("/dev/null", flags) != fd) return;  // the lowest free number is `fd`
+  }
+}
+
 ExitCode Main(int argc, char** argv) {
   CLI::App app{
       "Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them.\n"
@@ -128,13 +145,15 @@ ExitCode Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app.exit(help) == 0 ? ExitCode::kFine : ExitCode::kFailure;
+    std::ostringstream text;
+    app.exit(help, text, text);
+    return Execute([&] { return Result{text.str(), {}}; }, false);
   } catch (const CLI::ParseError& error) {
     return PrintError(HasFlag(argc, argv, "--json"), "Usage",
                       fmt::format("{} (narrowfloat --help)", error.what()), ExitCode::kBadInput);
   }
   for (const Command& command : commands) {
-    if (command.app->parsed()) return Execute(command, as_json);
+    if (command.app->parsed()) return Execute(command.run, as_json);
   }
   return ExitCode::kBadInput;
 }
@@ -144,6 +163,10 @@ ExitCode Main(int argc, char** argv) {
 }  // namespace narrowfloat::tools
 
 int main(int argc, char** argv) {
+  narrowfloat::tools::OccupyClosedStreams();
+  // A closed pipe is then an error of write: of standard output it ends the program with a code of
+  // its own, of standard error it is ignored.
+  std::signal(SIGPIPE, SIG_IGN);
   // A file size limit is then an error of write, which cleans up, and not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   return static_cast<int>(narrowfloat::tools::Main(argc, argv));

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "tools/standard_error.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -29,13 +29,12 @@ std::size_t TerminalWidth() {
 ProgressBar::ProgressBar(std::string verb, std::string_view to_come)
     : verb_(std::move(verb)), terminal_(::isatty(STDERR_FILENO) == 1), last_(Clock::now()) {
   if (!terminal_) {
-    fmt::print(stderr, "{}: {}\n", verb_, to_come);
-    std::fflush(stderr);
+    PrintToStderr("{}: {}\n", verb_, to_come);
   }
 }
 
 ProgressBar::~ProgressBar() {
-  if (terminal_) std::fputs("\r\033[K", stderr);  // the result takes the bar's place
+  if (terminal_) WriteToStderr("\r\033[K");  // the result takes the bar's place
 }
 
 bool ProgressBar::IsDue() const {
@@ -47,15 +46,14 @@ void ProgressBar::Draw(double share, std::string_view figures, std::string_view 
   share = std::clamp(share, 0.0, 1.0);
   const std::string numbers = fmt::format("{:3.0f}% {}", 100 * share, figures);
   if (!terminal_) {
-    fmt::print(stderr, "{}: {}, {}\n", verb_, numbers, Escaped(subject));
+    PrintToStderr("{}: {}, {}\n", verb_, numbers, Escaped(subject));
   } else {
     const auto filled = static_cast<std::size_t>(kBarWidth * share);
     std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {} {}", verb_, "", filled, "",
                                    kBarWidth - filled, numbers, Escaped(subject));
     line.resize(std::min(line.size(), TerminalWidth() - 1));
-    fmt::print(stderr, "\r\033[K{}", line);
+    PrintToStderr("\r\033[K{}", line);
   }
-  std::fflush(stderr);
 }
 
 }  // namespace narrowfloat::tools

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "tools/job.h"
 #include "tools/option_table.h"
 #include "tools/option_values.h"
+#include "tools/standard_error.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
@@ -128,8 +128,8 @@ class RequantizeRewriter : public TensorRewriter {
           "--leave-misfits keeps such tensors as they are",
           tensor.name, FitText(*unfit, form)));
     }
-    fmt::print(stderr, "requantize: left as it is: {} ({})\n", Escaped(tensor.name),
-               FitText(*unfit, form));
+    PrintToStderr("requantize: left as it is: {} ({})\n", Escaped(tensor.name),
+                  FitText(*unfit, form));
     left_.insert(tensor.name);
   }
 

@@ -14,5 +14,4 @@ def main() -> int:
     if not os.path.isfile(PROGRAM):
         print(f"narrowfloat: this build has no command line ({PROGRAM})", file=sys.stderr)
         return 3
-    sys.stdout.flush()
     os.execv(PROGRAM, ["narrowfloat", *sys.argv[1:]])

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,14 +95,20 @@ struct CheckOptions {
 };
 
 std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
+  std::vector<Finding> findings;
+  if (const auto mark = io::FindUnfinishedMark(options.path)) {
+    findings.push_back({"", fmt::format("the job that writes this folder is unfinished: it has {}",
+                                        mark->string())});
+  }
   try {
-    io::Checkpoint in = io::Checkpoint::Open(options.path);
+    io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
     SayAssumption("check", io::ReadAny("check", in, options.from));
     tensors = in.tensors().size();
-    return Checking(in).Run();
+    std::ranges::move(Checking(in).Run(), std::back_inserter(findings));
   } catch (const InvalidArgument& error) {
-    return {{"", error.what()}};  // a damaged file is what this command looks for
+    findings.push_back({"", error.what()});  // a damaged file is what this command looks for
   }
+  return findings;
 }
 
 /// Refuses what is no file or folder at all: a wrong path is no damage that this command looks for.

@@ -57,11 +57,12 @@ Totals Count(const io::Checkpoint& in) {
   return totals;
 }
 
-/// Bits per parameter; none where a foreign convention hides what is a parameter and what a scale.
 struct InspectOptions {
   std::string path, from;
 };
 
+/// Returns the bits per parameter; null for a convention that this build does not read, whose
+/// scales it cannot tell from parameters.
 Json BitsPerParameter(const Totals& totals, const io::DetectedConvention& convention) {
   const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName ||
                      io::FindConvention(convention.name) != nullptr;
@@ -111,7 +112,7 @@ Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& tot
 
 /// Makes only the one of text and JSON that is printed: each takes as much memory as the headers.
 Result Run(const InspectOptions& options, bool as_json) {
-  io::Checkpoint in = io::Checkpoint::Open(options.path);
+  io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
   io::DetectedConvention convention = io::DetectConvention(in);
   // Conventions that are not read are shown too.
   const bool known =
@@ -119,8 +120,17 @@ Result Run(const InspectOptions& options, bool as_json) {
   if (known || !options.from.empty()) convention = io::ReadAny("inspect", in, options.from);
   const Totals totals = Count(in);
   const Json bits = BitsPerParameter(totals, convention);
-  if (as_json) return {"", JsonOf(options.path, in, totals, convention, bits)};
-  return {TextOf(in, totals, convention, bits), {}};
+  const auto mark = io::FindUnfinishedMark(options.path);
+  if (as_json) {
+    Json object = JsonOf(options.path, in, totals, convention, bits);
+    object["unfinished"] = mark.has_value();
+    return {"", std::move(object)};
+  }
+  std::string text = TextOf(in, totals, convention, bits);
+  if (mark)
+    text += fmt::format("unfinished: the job that writes this folder left {}\n",
+                        Escaped(mark->string()));
+  return {std::move(text), {}};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tools/interrupt.h"
 #include "tools/shard_plan.h"
 #include "tools/side_files.h"
+#include "tools/standard_error.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -49,7 +50,7 @@ class OutputFolder {
          at.increment(ignored)) {
       ++files;
     }
-    if (files == 1) fs::remove(UnfinishedMark(path_), ignored);
+    if (files == 1) fs::remove(io::UnfinishedMark(path_), ignored);
     fs::remove(path_, ignored);  // refuses a folder that is not empty
   }
 
@@ -67,24 +68,29 @@ class Job {
       if (assigned[i] == out.part.number) mine_.push_back(&plans_[i]);
     }
     if (in.folder()) side_files_ = PlanSideFiles(in, out.path, out.companions);
+    mark_ = MarkText(plans_);
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
-    if (!out.overwrite) CheckReplacesNothing();
+    if (!mine_.empty() && !out.overwrite) CheckReplacesNothing();
+    overwrite_ = out.overwrite;
   }
+
+  /// Returns whether the job has files to write in this part; there may be more parts than files.
+  bool HasFiles() const { return !mine_.empty(); }
 
   JobResult Run() {
     std::uint64_t total = 0;
     for (const ShardPlan* plan : mine_) total += plan->shard->file.header().DataBytes();
-    io::RemoveLeftovers(in_.folder() ? out_ : FolderOf(out_));
-    if (in_.folder()) io::WriteSmallFile(UnfinishedMark(out_), "{}\n");
+    if (HasFiles()) {
+      io::RemoveLeftovers(in_.folder() ? out_ : FolderOf(out_));
+      if (in_.folder()) Mark();
+    }
     NameLeftOut();
     progress_.emplace(rewriter_.Verb(), total);
     result_.files = mine_.size();
     for (const ShardPlan* plan : mine_) RunShard(*plan);
-    result_.complete = std::ranges::all_of(plans_, [&](const ShardPlan& plan) {
-      return std::ranges::find(mine_, &plan) != mine_.end() || IsFinished(plan);
-    });
-    if (in_.folder() && result_.complete) FinishFolder();
+    result_.complete = HasFiles() ? IsComplete() : HasAllTargets();
+    if (in_.folder() && HasFiles() && result_.complete) FinishFolder();
     result_.worked_bytes = progress_->worked_bytes();
     result_.seconds = progress_->Seconds();
     progress_.reset();
@@ -116,8 +122,34 @@ class Job {
     return targets;
   }
 
+  /// Returns whether this part and the others have written all files of the input.
+  bool IsComplete() const {
+    return std::ranges::all_of(plans_, [&](const ShardPlan& plan) {
+      return std::ranges::find(mine_, &plan) != mine_.end() || IsFinished(plan);
+    });
+  }
+
+  /// Returns whether the other parts have finished the result, whose records are then gone.
+  bool HasAllTargets() const {
+    if (in_.folder() && fs::exists(io::UnfinishedMark(out_))) return false;
+    return std::ranges::all_of(Targets(), [](const fs::path& file) { return fs::exists(file); });
+  }
+
+  /// Marks the folder. Only one of two jobs that begin at the same time writes the mark; the other
+  /// one finds it.
+  void Mark() {
+    if (overwrite_) {
+      io::WriteSmallFile(io::UnfinishedMark(out_), mark_);
+    } else if (!io::WriteNewFile(io::UnfinishedMark(out_), mark_)) {
+      CheckMark(out_, mark_, rewriter_.Verb());
+    }
+  }
+
   void CheckReplacesNothing() const {
-    if (in_.folder() && fs::exists(UnfinishedMark(out_))) return;
+    if (in_.folder() && fs::exists(io::UnfinishedMark(out_))) {
+      CheckMark(out_, mark_, rewriter_.Verb());
+      return;
+    }
     for (const fs::path& target : Targets()) {
       if (!fs::exists(fs::symlink_status(target))) continue;
       throw InvalidArgument(fmt::format("{}: {} exists, --overwrite is needed to replace it",
@@ -127,8 +159,7 @@ class Job {
 
   void NameLeftOut() const {
     for (const LeftOut& file : result_.left_out) {
-      fmt::print(stderr, "{}: left out: {} ({})\n", rewriter_.Verb(), Escaped(file.name),
-                 file.reason);
+      PrintToStderr("{}: left out: {} ({})\n", rewriter_.Verb(), Escaped(file.name), file.reason);
     }
   }
 
@@ -151,6 +182,8 @@ class Job {
       }
     }
     CheckInterrupt();
+    // A job with --overwrite may have taken the folder over in the meantime.
+    if (in_.folder()) CheckMark(out_, mark_, rewriter_.Verb());
     writer.Finish();
     if (in_.folder()) WriteRecord(plan);
     ++result_.files_written;
@@ -208,12 +241,13 @@ class Job {
   }
 
   void FinishFolder() {
+    CheckMark(out_, mark_, rewriter_.Verb());
     CopySideFiles(side_files_, *in_.folder(), out_);
     if (in_.index()) WriteIndex();
     // The mark goes last: a run that ends in between is still an unfinished job.
     for (const ShardPlan& plan : plans_) RemoveRecord(plan);
     std::error_code ignored;
-    fs::remove(UnfinishedMark(out_), ignored);
+    fs::remove(io::UnfinishedMark(out_), ignored);
   }
 
   void WriteIndex() {
@@ -236,6 +270,8 @@ class Job {
   std::vector<const ShardPlan*> mine_;  // this part's, into plans_
   std::optional<Progress> progress_;
   ByteBuffer input_;
+  std::string mark_;  // text of the folder's mark
+  bool overwrite_ = false;
   JobResult result_;
 };
 
@@ -284,7 +320,7 @@ JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter&
   const InterruptScope interrupts;
   Job job(in, out, rewriter);
   std::optional<OutputFolder> folder;
-  if (in.folder()) folder.emplace(out.path);
+  if (in.folder() && job.HasFiles()) folder.emplace(out.path);
   try {
     return job.Run();
   } catch (const Interrupted& error) {

@@ -72,10 +72,10 @@ struct JobResult {
 /// Rewrites a checkpoint file by file, one tensor in memory at a time.
 /// A file goes to a file, a folder to a folder with the same file names, its index rewritten and
 /// its other small files copied; there, until the last file is done, a record beside each finished
-/// one lets a later run skip it. Every file appears whole or not at all. Names files that are left
-/// out on standard error. Errors: InvalidArgument if `out` is `in`, if no tensor is rewritten, or
-/// if a file exists that no unfinished job wrote and `overwrite` is not set; Interrupted, saying
-/// what was done; IoError.
+/// one lets a later run skip it, and a mark names the job. A part without files writes nothing.
+/// Every file appears whole or not at all. Names files that are left out on standard error. Errors:
+/// InvalidArgument if `out` is `in`, if no tensor is rewritten, or, unless `overwrite` is set, if a
+/// file exists that this job did not write; Interrupted, saying what was done; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
 /// The result for people and for programs: `rewritten` is "quantized" or "dequantized".

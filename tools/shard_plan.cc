@@ -78,20 +78,39 @@ fs::path RecordPath(const ShardPlan& plan) {
   return plan.out.parent_path() / fmt::format(".{}.job", plan.out.filename().string());
 }
 
+std::string TextOfJob(const std::string& hash) {
+  return Json{{"job", hash}}.dump() + "\n";
+}
+
 std::string RecordText(const ShardPlan& plan) {
-  return Json{{"job", plan.job}}.dump() + "\n";
+  return TextOfJob(plan.job);
+}
+
+/// Refuses a name that tensors of the result share: the input is valid, its names are not free.
+void AddOwner(const std::string& verb, const std::string& name, const io::StoredTensor& tensor,
+              std::unordered_map<std::string, const io::StoredTensor*>& owners) {
+  const auto [owner, fresh] = owners.emplace(name, &tensor);
+  if (fresh) return;
+  throw InvalidArgument(
+      fmt::format("{}: '{}' and '{}' of IN must not become tensors of one name, got '{}' for both",
+                  verb, owner->second->name, tensor.name, name));
 }
 
 io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewriter) {
   io::FileContents contents;
   contents.metadata = io::WithoutOwnKeys(shard.file.header().metadata);
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
+  std::unordered_map<std::string, const io::StoredTensor*> owners;  // of names of the result
   for (const io::StoredTensor& tensor : shard.tensors) {
     if (rewriter.Drops(tensor)) continue;
+    const std::size_t before = contents.tensors.size();
     if (rewriter.Rewrites(tensor)) {
       rewriter.Plan(tensor, contents);
     } else {
       contents.AddCopy(tensor);
+    }
+    for (std::size_t i = before; i < contents.tensors.size(); ++i) {
+      AddOwner(rewriter.Verb(), contents.tensors[i].name, tensor, owners);
     }
   }
   io::LayOut(io::SafetensorsSource(shard.file.path()), contents.tensors);
@@ -159,8 +178,30 @@ void WriteRecord(const ShardPlan& plan) {
   io::WriteSmallFile(RecordPath(plan), RecordText(plan));
 }
 
-fs::path UnfinishedMark(const fs::path& folder) {
-  return folder / ".narrowfloat.unfinished";
+std::string MarkText(const std::vector<ShardPlan>& plans) {
+  Hash hash;
+  for (const ShardPlan& plan : plans) hash.Add(plan.job);
+  return TextOfJob(hash.Text());
+}
+
+bool HasMarkOfAnother(const fs::path& folder, const std::string& text) {
+  const fs::path mark = io::UnfinishedMark(folder);
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(mark, ignored))) return false;
+  try {
+    return io::ReadSmallFile(mark, kMaxRecordBytes) != text;
+  } catch (const InvalidArgument&) {
+    // The other job has removed it since, or it is a file that no job writes.
+    return fs::exists(fs::symlink_status(mark, ignored));
+  }
+}
+
+void CheckMark(const fs::path& folder, const std::string& text, const std::string& verb) {
+  if (!HasMarkOfAnother(folder, text)) return;
+  throw InvalidArgument(fmt::format(
+      "{}: {} must not have the mark of another job (other input, options or version), got {}; "
+      "finish that job, or --overwrite replaces its files",
+      verb, folder.string(), io::UnfinishedMark(folder).string()));
 }
 
 }  // namespace narrowfloat::tools

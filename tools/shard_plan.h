@@ -36,8 +36,13 @@ bool IsFinished(const ShardPlan& plan);
 void RemoveRecord(const ShardPlan& plan);
 void WriteRecord(const ShardPlan& plan);
 
-/// The hidden file of a folder that a job fills and has not finished. While it is there, a later
-/// job may replace what the folder holds.
-std::filesystem::path UnfinishedMark(const std::filesystem::path& folder);
+/// Returns the text that a job writes into the mark of its folder: the same for all parts of one
+/// job, another for a job with other input, options or version.
+std::string MarkText(const std::vector<ShardPlan>& plans);
+
+/// Refuses a folder with the mark of another job than the one with this `text`: the files of the
+/// two would mix. Errors: InvalidArgument; IoError.
+void CheckMark(const std::filesystem::path& folder, const std::string& text,
+               const std::string& verb);
 
 }  // namespace narrowfloat::tools

@@ -65,7 +65,11 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
         const bool hidden = relative.filename().string().starts_with('.');
         const bool is_out = fs::equivalent(at->path(), out, ignored);
         if (hidden || is_out) at.disable_recursion_pending();
-        if (hidden && !is_out) files.left_out.push_back({relative.string() + "/", "hidden"});
+        const bool is_link = at->is_symlink();  // which the iterator does not follow
+        if (!is_out && (hidden || is_link)) {
+          files.left_out.push_back(
+              {relative.string() + "/", hidden ? "hidden" : "a symbolic link to a folder"});
+        }
       } else if (const auto file = companions.find(relative.string()); file != companions.end()) {
         if (!file->second) {
           files.left_out.push_back({relative.string(), "describes the tensors that were read"});

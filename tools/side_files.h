@@ -25,8 +25,8 @@ struct SideFiles {
 
 /// Lists them: configuration, tokenizer, documents are copied. Left out are hidden files, files too
 /// large for anything but weights in another form, safetensors files that are not of the
-/// checkpoint, and what is no regular file. `out` may lie in the input's folder and is not listed.
-/// Errors: IoError.
+/// checkpoint, symbolic links to folders, and what is no regular file. `out` may lie in the input's
+/// folder and is not listed. Errors: IoError.
 SideFiles PlanSideFiles(const io::Checkpoint& in, const std::filesystem::path& out,
                         const Companions& companions);
 

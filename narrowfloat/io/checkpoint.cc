@@ -17,6 +17,10 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxIndexBytes = kMaxHeaderBytes;
 constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
 
+fs::path FolderOf(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
 std::string IndexSource(const fs::path& path) {
   return "index: " + path.string();
 }
@@ -39,7 +43,27 @@ std::vector<std::string> NamesEndingIn(const fs::path& folder, std::string_view 
 
 }  // namespace
 
-Checkpoint Checkpoint::Open(const fs::path& path) {
+fs::path UnfinishedMark(const fs::path& folder) {
+  return folder / ".narrowfloat.unfinished";
+}
+
+std::optional<fs::path> FindUnfinishedMark(const fs::path& path) {
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  if (!is_folder && !path.string().ends_with(kIndexSuffix)) return std::nullopt;
+  fs::path mark = UnfinishedMark(is_folder ? path : FolderOf(path));
+  if (!fs::exists(fs::symlink_status(mark, ignored))) return std::nullopt;
+  return mark;
+}
+
+Checkpoint Checkpoint::Open(const fs::path& path, Unfinished unfinished) {
+  const std::optional<fs::path> mark = FindUnfinishedMark(path);
+  if (mark && unfinished == Unfinished::kRefuse) {
+    throw InvalidArgument(fmt::format(
+        "read: {}, the job that writes this folder must be finished, got its mark {}; run the job "
+        "again, or remove the mark to read what the folder holds",
+        path.string(), mark->string()));
+  }
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   std::error_code ignored;
@@ -74,7 +98,7 @@ void Checkpoint::OpenFolder(const fs::path& folder) {
 }
 
 void Checkpoint::OpenIndex(const fs::path& path) {
-  folder_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  folder_ = FolderOf(path);
   index_.emplace(path.filename().string(),
                  ParseIndex(IndexSource(path), ReadSmallFile(path, kMaxIndexBytes)));
   std::set<std::string> files;

@@ -32,14 +32,26 @@ struct TensorLocation {
   const StoredTensor* tensor = nullptr;
 };
 
+/// Returns the path of the hidden file that a folder has while a job of the command line fills it.
+std::filesystem::path UnfinishedMark(const std::filesystem::path& folder);
+
+/// Returns the path of that file if the folder of a checkpoint has it: `path` is the folder or an
+/// index file in it. Files of such a folder are whole, but some may be old and some missing.
+std::optional<std::filesystem::path> FindUnfinishedMark(const std::filesystem::path& path);
+
+/// Whether a folder with the mark of an unfinished job is opened.
+enum class Unfinished : std::uint8_t { kRefuse, kOpen };
+
 /// A model on disk: a file, or a folder with one file or with shards and an index. Opening reads
 /// and checks every header; data is read on demand, by any thread.
 class Checkpoint {
  public:
   /// `path` is a file, an index file or a folder.
   /// Errors: InvalidArgument if there is none, it is damaged, the index names a tensor that its
-  /// shard lacks, or two shards hold the same one; IoError.
-  static Checkpoint Open(const std::filesystem::path& path);
+  /// shard lacks, two shards hold the same one, or the folder is that of an unfinished job and
+  /// `unfinished` refuses it; IoError.
+  static Checkpoint Open(const std::filesystem::path& path,
+                         Unfinished unfinished = Unfinished::kRefuse);
 
   const std::filesystem::path& path() const { return path_; }
   const std::vector<Shard>& shards() const { return shards_; }

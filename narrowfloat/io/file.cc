@@ -182,10 +182,32 @@ void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> b
 }
 
 void AtomicFile::Commit() {
-  for (Run& run : runs_) Flush(run);
-  if (::fsync(fd_.get()) != 0) ThrowIo("write", path_.string(), errno);
+  FlushToDisk();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) ThrowIo("write", path_.string(), errno);
   temporary_.clear();
+  SyncFolder();
+}
+
+bool AtomicFile::CommitNew() {
+  FlushToDisk();
+  // Unlike rename, link replaces no file. The destructor removes the other name.
+  if (::link(temporary_.c_str(), path_.c_str()) != 0) {
+    if (errno == EEXIST) return false;
+    const bool has_links = errno != EPERM && errno != ENOTSUP && errno != ENOSYS;
+    if (has_links) ThrowIo("write", path_.string(), errno);
+    Commit();
+    return true;
+  }
+  SyncFolder();
+  return true;
+}
+
+void AtomicFile::FlushToDisk() {
+  for (Run& run : runs_) Flush(run);
+  if (::fsync(fd_.get()) != 0) ThrowIo("write", path_.string(), errno);
+}
+
+void AtomicFile::SyncFolder() {
   // The new name is in the folder, which has to reach the disk too. A file system that cannot sync
   // a folder says EINVAL and keeps its own order.
   const FileDescriptor folder(::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -210,6 +232,12 @@ void WriteSmallFile(const std::filesystem::path& path, const std::string& text) 
   AtomicFile file(path);
   file.Write(0, std::as_bytes(std::span(text)));
   file.Commit();
+}
+
+bool WriteNewFile(const std::filesystem::path& path, const std::string& text) {
+  AtomicFile file(path);
+  file.Write(0, std::as_bytes(std::span(text)));
+  return file.CommitNew();
 }
 
 void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to) {

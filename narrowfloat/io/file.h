@@ -76,6 +76,10 @@ class AtomicFile {
   /// there, unless it is the folder that cannot be written to the disk: then the new file is.
   void Commit();
 
+  /// As Commit, but keeps a file that is already there and then returns false. On a file system
+  /// without hard links it replaces that file.
+  bool CommitNew();
+
  private:
   /// Bytes of adjacent calls that were not written yet.
   struct Run {
@@ -83,6 +87,8 @@ class AtomicFile {
     std::vector<std::byte> bytes;
   };
   void Flush(Run& run);
+  void FlushToDisk();
+  void SyncFolder();
   void WriteThrough(std::uint64_t offset, std::span<const std::byte> bytes);
 
   std::filesystem::path path_, temporary_;
@@ -97,6 +103,10 @@ void RemoveLeftovers(const std::filesystem::path& folder);
 
 /// Replaces the file at `path` by `text`, atomically. Errors: as AtomicFile.
 void WriteSmallFile(const std::filesystem::path& path, const std::string& text);
+
+/// Writes a small file unless there is one at `path`. Returns false, and leaves the file as it is,
+/// if there is one. Errors: as AtomicFile.
+bool WriteNewFile(const std::filesystem::path& path, const std::string& text);
 
 /// Replaces the file at `to` by a copy of `from`, atomically. Errors: as InputFile and AtomicFile.
 void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -12,6 +12,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli import (
     folder_bytes,
@@ -20,6 +21,7 @@ from cli import (
     run,
     run_json,
     sharded,
+    write_file,
     write_model,
 )
 
@@ -65,6 +67,39 @@ def test_parts_make_the_same_bytes(tmp_path: Path):
     assert folder_bytes(tmp_path / "parts") == folder_bytes(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (1, 3, 2)])
+def test_a_part_without_files_does_nothing_in_any_order(order: tuple[int, ...], tmp_path: Path):
+    source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
+    args = ("quantize", source, out, "--scheme", "mxfp8_e4m3", "--part")
+    for turn, part in enumerate(order):
+        before = folder_bytes(out)
+        result = run_json(*args, f"{part}/3")
+        done = sum(other < 3 for other in order[: turn + 1])
+        assert (result["files"], result["complete"]) == (int(part < 3), done == 2)
+        assert part < 3 or folder_bytes(out) == before
+        assert out.exists() == (done > 0)
+    run("quantize", source, tmp_path / "whole", "--scheme", "mxfp8_e4m3")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
+def test_names_of_the_result_that_collide_are_not_the_input_s_fault(tmp_path: Path):
+    matrix = np.ones((32, 32), np.float32)
+    model = write_file(tmp_path / "m", {"a.weight": matrix, "a.weight.rowwise_data": matrix[0]})
+    refused = run("quantize", model, tmp_path / "q", "--scheme", "mxfp8_e4m3", code=2).stderr
+    assert refused == (
+        "narrowfloat: quantize: 'a.weight' and 'a.weight.rowwise_data' of IN must not become "
+        "tensors of one name, got 'a.weight.rowwise_data' for both\n"
+    )
+
+
+def test_links_to_folders_are_named_as_left_out(tmp_path: Path):
+    source = sharded(tmp_path / "in")
+    (tmp_path / "elsewhere").mkdir()
+    (source / "linked").symlink_to(tmp_path / "elsewhere")
+    result = run_json("quantize", source, tmp_path / "q", "--scheme", "mxfp8_e4m3")
+    assert result["left_out"] == [{"name": "linked/", "reason": "a symbolic link to a folder"}]
+
+
 def test_an_unfinished_job_is_resumed_and_leaves_no_record(tmp_path: Path):
     source, out = sharded(tmp_path / "in", shards=4), tmp_path / "q"
     args = ("quantize", source, out, "--scheme")
@@ -82,10 +117,11 @@ def test_an_unfinished_job_is_resumed_and_leaves_no_record(tmp_path: Path):
     done[0].unlink()
     done[1].write_bytes(b"damaged")
     assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
-    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 2, "another spec starts anew"
+    anew = (*part, "--overwrite")
+    assert run_json(*args, "mxfp8_e5m2", *anew)["files_written"] == 2, "another spec starts anew"
     os.utime(source / done[0].name, ns=(1, 1))
-    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 1, "so does another input"
-    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 4
+    assert run_json(*args, "mxfp8_e5m2", *anew)["files_written"] == 1, "so does another input"
+    assert run_json(*args, "mxfp8_e4m3", "--overwrite")["files_written"] == 4
     assert folder_bytes(out) == expected
 
 

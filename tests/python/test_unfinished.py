@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that a job has not finished, and folders that another job writes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli import folder_bytes, program, run, run_json, sharded
+
+import narrowfloat as nf
+
+MARK = ".narrowfloat.unfinished"
+
+
+def unfinished(tmp_path: Path) -> tuple[Path, Path]:
+    """Returns a model and a finished folder into which a later job has begun to write."""
+    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    run("quantize", source, out, "--scheme", "nvfp4", "--overwrite", "--part", "1/2")
+    assert (out / MARK).exists()
+    return source, out
+
+
+def test_an_unfinished_folder_is_not_read(tmp_path: Path) -> None:
+    _, out = unfinished(tmp_path)
+    index = out / "model.safetensors.index.json"
+    for command in (
+        ("dequantize", out, tmp_path / "no"),
+        ("dequantize", index, tmp_path / "no"),
+        ("convert", out, tmp_path / "no", "--to", "fp8"),
+        ("requantize", out, tmp_path / "no", "--scale-format", "f32"),
+        ("quantize", out, tmp_path / "no", "--scheme", "nvfp4"),
+        ("diff", out, out),
+        ("report", out, "-o", tmp_path / "no"),
+    ):
+        error = run_json(*command, code=2)["error"]
+        path = index if index in command else out
+        assert error["message"] == (
+            f"read: {path}, the job that writes this folder must be finished, got its mark "
+            f"{out / MARK}; run the job again, or remove the mark to read what the folder holds"
+        )
+        assert not (tmp_path / "no").exists()
+    found = run_json("check", out, code=1)["findings"]
+    assert [each["what"] for each in found if each["name"] == "" and not each["note"]] == [
+        f"the job that writes this folder is unfinished: it has {out / MARK}"
+    ]
+    assert run_json("inspect", out)["unfinished"]
+    assert f"unfinished: the job that writes this folder left {out / MARK}\n" in (
+        run("inspect", out).stdout
+    )
+    (out / MARK).unlink()
+    assert run_json("inspect", out)["unfinished"] is False
+    run("diff", out, out)
+
+
+def test_python_does_not_load_an_unfinished_folder(tmp_path: Path) -> None:
+    _, out = unfinished(tmp_path)
+    with pytest.raises(ValueError, match="the job that writes this folder must be finished"):
+        nf.load(out)
+
+
+def test_the_job_itself_goes_on(tmp_path: Path) -> None:
+    source, out = unfinished(tmp_path)
+    again = run_json("quantize", source, out, "--scheme", "nvfp4", "--part", "1/2")
+    assert again["files_skipped"] == again["files"] > 0
+    assert run_json("quantize", source, out, "--scheme", "nvfp4")["complete"]
+    run("quantize", source, tmp_path / "new", "--scheme", "nvfp4")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "new")
+
+
+def test_another_job_is_refused(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+    run("quantize", source, out, "--scheme", "nvfp4", "--part", "1/2")
+    before = folder_bytes(out)
+    refused = run_json("quantize", source, out, "--scheme", "mxfp8_e4m3", code=2)["error"]
+    assert refused["message"] == (
+        f"quantize: {out} must not have the mark of another job (other input, options or version), "
+        f"got {out / MARK}; finish that job, or --overwrite replaces its files"
+    )
+    assert folder_bytes(out) == before
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3", "--overwrite")
+    run("quantize", source, tmp_path / "new", "--scheme", "mxfp8_e4m3")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "new")
+
+
+def test_of_two_jobs_at_the_same_time_one_is_refused(tmp_path: Path) -> None:
+    source = sharded(tmp_path / "in", shards=8)
+    schemes = ("mxfp8_e4m3", "mxfp8_e5m2")
+    for turn in range(5):
+        out = tmp_path / f"q{turn}"
+        jobs = [
+            subprocess.Popen(
+                [program(), "quantize", source, out, "--scheme", scheme],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            for scheme in schemes
+        ]  # fmt: skip
+        codes = [job.wait() for job in jobs]
+        assert sorted(codes) == [0, 2], "one of the two writes all files"
+        won = schemes[codes.index(0)]
+        if not (tmp_path / won).exists():
+            run("quantize", source, tmp_path / won, "--scheme", won)
+        assert folder_bytes(out) == folder_bytes(tmp_path / won)

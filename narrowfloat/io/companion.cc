@@ -20,7 +20,7 @@ json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
   const std::filesystem::path path = *checkpoint.folder() / name;
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
-  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes),
+  return ParsePythonJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes),
                          kCompanionDepth);
 }
 

@@ -21,14 +21,14 @@ using Json = nlohmann::ordered_json;
 Json ParseConfig(const std::string& text) {
   const std::string source = fmt::format("config: {}", kConfigFile);
   // This parser refuses what the other one accepts.
-  if (!ParseStrictJson(source, text, kCompanionDepth).is_object()) {
+  if (!ParsePythonJson(source, text, kCompanionDepth).is_object()) {
     throw InvalidArgument(fmt::format("{} must be an object", source));
   }
-  return Json::parse(text);
+  return ParseOrderedPythonJson(text);
 }
 
 std::string Print(const Json& config) {
-  return config.dump(2) + "\n";
+  return PrintPythonJson(config) + "\n";
 }
 
 /// Returns the modules whose matrix stays plain, by the names that owners use.
@@ -45,7 +45,7 @@ Json PlainModules(std::span<const ModelTensor> tensors, const std::string& confi
     if (is_plain) modules.push_back(module);
   }
   // A tied head is a module without a tensor of its own in any file.
-  const auto model = config.empty() ? nlohmann::json() : nlohmann::json::parse(config);
+  const nlohmann::json model = config.empty() ? Json() : ParseOrderedPythonJson(config);
   if (ValueAt(model, {"tie_word_embeddings"}) == true) {
     const std::string head =
         config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -46,17 +49,90 @@ void CheckTokens(const std::string& source, std::string_view text, std::size_t m
   }
 }
 
+template <class F>
+void ForEachToken(std::string_view text, const F& use) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = std::exchange(at, TokenEnd(text, at));
+    use(text.substr(begin, at - begin));
+  }
+}
+
+/// Returns whether a token is a number or a constant.
+bool IsScalar(std::string_view token) {
+  return token.front() != '"' && kSpaces.find(token.front()) == std::string_view::npos &&
+         kPunctuation.find(token.front()) == std::string_view::npos;
+}
+
+/// Calls `use` for each number, boolean and null of a tree, in the order of its text. Requires: the
+/// tree has few levels.
+template <class Tree, class F>
+void ForEachScalar(Tree& tree, const F& use) {
+  if (tree.is_structured()) {
+    for (auto& value : tree) ForEachScalar(value, use);
+  } else if (!tree.is_string()) {
+    use(tree);
+  }
+}
+
+constexpr struct {
+  std::string_view name;
+  double value;
+} kNonFinite[] = {{"NaN", std::numeric_limits<double>::quiet_NaN()},
+                  {"Infinity", std::numeric_limits<double>::infinity()},
+                  {"-Infinity", -std::numeric_limits<double>::infinity()}};
+
+/// Returns the name of a number that is not finite; empty for the others.
+std::string_view NameOf(double value) {
+  if (std::isfinite(value)) return "";
+  if (std::isnan(value)) return kNonFinite[0].name;
+  return kNonFinite[value > 0 ? 1 : 2].name;
+}
+
+/// Numbers that are not finite, by their place among the scalars of a text.
+using Numbers = std::map<std::size_t, double>;
+
+/// A text of the same length with zeros in the place of such numbers.
+struct Finite {
+  std::string text;
+  Numbers numbers;
+};
+
+Finite MakeFinite(std::string_view text) {
+  const bool may_have = std::ranges::any_of(kNonFinite, [&](const auto& number) {
+    return text.find(number.name) != std::string_view::npos;
+  });
+  if (!may_have) return {std::string(text), {}};
+  Finite finite;
+  std::size_t scalars = 0;
+  ForEachToken(text, [&](std::string_view token) {
+    const std::size_t place = IsScalar(token) ? scalars++ : scalars;
+    for (const auto& [name, value] : kNonFinite) {
+      if (token != name) continue;
+      finite.numbers.emplace(place, value);
+      finite.text.append("0").append(name.size() - 1, ' ');
+      return;
+    }
+    finite.text += token;
+  });
+  return finite;
+}
+
 /// Builds the tree while the parser goes. (The library's own builder with a callback looks through
 /// an object again for each of its members, which takes minutes for a text of 20 MB.)
 class Builder final : public StrictJsonEvents {
  public:
-  using StrictJsonEvents::StrictJsonEvents;
+  /// Puts `numbers` in the place of other scalars.
+  Builder(const std::string& source, int max_depth, Numbers numbers = {})
+      : StrictJsonEvents(source, max_depth), numbers_(std::move(numbers)) {}
 
   json Take() { return std::move(root_); }
 
  private:
   void OnText(std::string& text) override { Place(std::move(text)); }
-  void OnOther(const json& value) override { Place(value); }
+  void OnOther(const json& value) override {
+    const auto number = numbers_.find(scalars_++);
+    Place(number == numbers_.end() ? value : json(number->second));
+  }
   void OnOpen(bool is_array) override {
     open_.push_back(Place(is_array ? json::array() : json::object()));
   }
@@ -90,8 +166,9 @@ class Builder final : public StrictJsonEvents {
     return member_;
   }
 
+  Numbers numbers_;
   json root_;
-  std::size_t values_ = 0;
+  std::size_t scalars_ = 0, values_ = 0;
   std::vector<json*> open_;  // objects and arrays around the place we are at
   json* member_ = nullptr;   // of the innermost object, named and still without its value
 };
@@ -174,6 +251,39 @@ json ParseStrictJson(const std::string& source, std::string_view text, int max_d
   Builder builder(source, max_depth);
   ReadStrictJson(text, kMaxTokenBytes, builder);
   return builder.Take();
+}
+
+json ParsePythonJson(const std::string& source, std::string_view text, int max_depth) {
+  const Finite finite = MakeFinite(text);
+  Builder builder(source, max_depth, finite.numbers);
+  ReadStrictJson(finite.text, kMaxTokenBytes, builder);
+  return builder.Take();
+}
+
+nlohmann::ordered_json ParseOrderedPythonJson(std::string_view text) {
+  const Finite finite = MakeFinite(text);
+  nlohmann::ordered_json tree = nlohmann::ordered_json::parse(finite.text);
+  std::size_t scalars = 0;
+  ForEachScalar(tree, [&](nlohmann::ordered_json& scalar) {
+    const auto number = finite.numbers.find(scalars++);
+    if (number != finite.numbers.end()) scalar = number->second;
+  });
+  return tree;
+}
+
+std::string PrintPythonJson(const nlohmann::ordered_json& value) {
+  std::vector<std::string_view> names;  // of each scalar; empty for those that JSON has
+  ForEachScalar(value, [&](const nlohmann::ordered_json& scalar) {
+    names.push_back(scalar.is_number_float() ? NameOf(scalar.get<double>()) : "");
+  });
+  std::string out;
+  std::size_t scalar = 0;
+  const std::string text = value.dump(2);
+  ForEachToken(text, [&](std::string_view token) {
+    const std::string_view name = IsScalar(token) ? names[scalar++] : "";
+    out += name.empty() ? token : name;
+  });
+  return out;
 }
 
 }  // namespace narrowfloat::io

@@ -68,7 +68,7 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
   int max_depth_, depth_ = 0;
 };
 
-/// Parses JSON that somebody hostile may have written, and hands over its parts.
+/// Parses untrusted JSON and calls `events` for each part.
 /// Errors: InvalidArgument "<source>: ..." for text that is not JSON, that nests too deep, or that
 /// has a string, a number or spaces of more than `max_token_bytes`; what the events throw.
 void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events);
@@ -76,5 +76,15 @@ void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJs
 /// Parses such JSON into a tree. Errors: as above, also for a name that is repeated within an
 /// object, and for more than half a million values.
 nlohmann::json ParseStrictJson(const std::string& source, std::string_view text, int max_depth);
+
+/// Parses the JSON of a model's configuration in the same way. Accepts NaN, Infinity and -Infinity
+/// as numbers, which JSON does not have and Python's json module writes.
+nlohmann::json ParsePythonJson(const std::string& source, std::string_view text, int max_depth);
+
+/// Parses it into a tree that keeps the order of names. Requires: ParsePythonJson accepts the text.
+nlohmann::ordered_json ParseOrderedPythonJson(std::string_view text);
+
+/// Prints a tree with such numbers, indented by two spaces.
+std::string PrintPythonJson(const nlohmann::ordered_json& value);
 
 }  // namespace narrowfloat::io

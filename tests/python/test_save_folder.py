@@ -95,6 +95,13 @@ def test_bad_input_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_config_with_infinity_is_written_as_it_is(tmp_path: Path) -> None:
+    config = {"time_step_limit": [0.0, float("inf")], "a": -float("inf")}
+    nf.save(tmp_path / "m", {"a.weight": nf.quantize(X, "mxfp8_e4m3")}, config=config)
+    written = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert {key: written[key] for key in config} == config
+
+
 def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:
     other = write_file(tmp_path / "model-00001-of-00002.safetensors", PLAIN)
     with pytest.raises(

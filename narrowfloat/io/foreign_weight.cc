@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/numerics/codec.h"
@@ -52,6 +53,28 @@ bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
   std::erase(got, 1);
   std::erase(want, 1);
   return got == want;
+}
+
+/// Returns the shapes of scales that fit a weight: "2x2 for blocks of 128x128 or ...".
+std::string ExpectedText(const ForeignWeight& weight, std::span<const BlockShape> candidates) {
+  std::string text;
+  for (const BlockShape block : candidates) {
+    Shape shape = {static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows)),
+                   static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols))};
+    if (weight.matrices > 1)
+      shape.insert(shape.begin(), static_cast<std::int64_t>(weight.matrices));
+    text += fmt::format("{}{} for blocks of {}x{}", text.empty() ? "" : " or ", ShapeText(shape),
+                        block.rows, block.cols);
+  }
+  return text;
+}
+
+/// Returns whether the scales fit 6-bit codes, of which four lie in three bytes.
+bool IsMxfp6(const ForeignWeight& weight, const Shape& scale) {
+  if (!weight.Packed() || !HoldsExponents(weight.scale)) return false;
+  ForeignWeight six_bits = weight;
+  six_bits.cols = weight.cols / 2 * 4 / 3;
+  return six_bits.cols * 3 / 2 == weight.cols && Fits(six_bits, {1, kMxBlock}, scale);
 }
 
 /// Returns the block shapes that files use, most common first. The caller takes the first one that
@@ -117,9 +140,11 @@ float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
 /// Every block's scale in fp32.
 std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
   std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
-  const float whole =
-      weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), 0);
+  const std::size_t of_matrix = weight.ScaleRows() * weight.ScaleCols();
   for (std::size_t i = 0; i < scales.size(); ++i) {
+    const std::size_t matrix = weight.globals == 1 ? 0 : i / of_matrix;
+    const float whole =
+        weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), matrix);
     const float scale = ScaleAt(weight.scale, in.scale.data(), i);
     const bool divides = weight.global == GlobalScale::kDivides;
     scales[i] = !divides ? scale * whole : whole == 0 ? 0.0f : scale / whole;
@@ -307,9 +332,12 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
   }
   if (global != nullptr) {
     weight.global = names.global_scale;
-    if (global->dtype != FileDType::kF32 || FlattenShape(global->shape).Size() != 1) {
-      refuse(fmt::format("'{}' must be one F32, got {} {}", global->name, Info(global->dtype).name,
-                         ShapeText(global->shape)));
+    weight.globals = FlattenShape(global->shape).Size();
+    if (global->dtype != FileDType::kF32 ||
+        (weight.globals != 1 && weight.globals != weight.matrices)) {
+      refuse(fmt::format("'{}' must be one F32{}, got {} {}", global->name,
+                         weight.matrices > 1 ? ", or one for each matrix" : "",
+                         Info(global->dtype).name, ShapeText(global->shape)));
     }
   }
   if (weight.Packed() && weight.cols % 2 != 0) {  // F4: a byte would hold codes of two rows
@@ -320,6 +348,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     refuse(fmt::format("'{}' must have blocks of an even number of columns, got {}x{}", codes.name,
                        hints.block->rows, hints.block->cols));
   }
+  const bool one_scale = WideFloat(scale.dtype) && FlattenShape(scale.shape).Size() == 1;
+  if (one_scale && global == nullptr && !weight.transposed && !names.scales_of_columns) {
+    weight.rows *= std::exchange(weight.matrices, 1);
+  }
   const std::vector<BlockShape> candidates = names.scales_of_columns
                                                  ? std::vector<BlockShape>{{weight.rows, 1}}
                                                  : Candidates(weight, hints.block, scale.shape);
@@ -328,9 +360,15 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     weight.block = candidate;
     return weight;
   }
-  refuse(fmt::format("'{}' of {} {} must have one scale for each block of '{}' ({} {})", scale.name,
-                     Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
-                     Info(codes.dtype).name, ShapeText(codes.shape)));
+  if (IsMxfp6(weight, scale.shape)) {
+    throw Unsupported(
+        fmt::format("{}: '{}' ({} {}) is not supported, its scales are those of MXFP6", source,
+                    codes.name, Info(codes.dtype).name, ShapeText(codes.shape)));
+  }
+  refuse(fmt::format("'{}' of {} {} must have one scale for each block of '{}' ({} {}): {}",
+                     scale.name, Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
+                     Info(codes.dtype).name, ShapeText(codes.shape),
+                     ExpectedText(weight, candidates)));
   return weight;
 }
 

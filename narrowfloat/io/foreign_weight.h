@@ -24,6 +24,7 @@ struct ForeignWeight {
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
   BlockShape block{};              // of a matrix; a block may be the whole of it
   GlobalScale global = GlobalScale::kNone;
+  std::size_t globals = 1;       // scales of a whole matrix: one for all matrices, or one for each
   bool transposed = false;       // the float tensor lies transposed
   bool swizzled = false;         // scales lie in the tiles that GEMMs read, padded
   bool high_half_first = false;  // of two codes in a byte
@@ -36,7 +37,7 @@ struct ForeignWeight {
   }
 };
 
-/// "e4m3 1x32 F8_E8M0": what a weight is, for people.
+/// Returns the format as text: "e4m3 1x32 F8_E8M0".
 std::string FormatText(const ForeignWeight& weight);
 
 /// Returns whether a tensor of that type may hold codes.
@@ -59,8 +60,9 @@ struct WeightHints {
 };
 
 /// Tells from types and shapes how a weight is cut into blocks. `global` is null without a scale of
-/// the whole tensor.
-/// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other.
+/// the whole tensor. Stacked experts with one scale in all count as one matrix.
+/// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other;
+/// Unsupported for MXFP6.
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
                              const TensorEntry& codes, const TensorEntry& scale,
                              const TensorEntry* global, const WeightHints& hints);

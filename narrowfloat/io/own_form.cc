@@ -58,7 +58,7 @@ void StoreFloat(float value, std::span<std::byte> out) {
 /// Returns the amax that gives the scale of the whole tensor, or the nearest one: an amax is
 /// multiplied by a constant and rounded, so that some scales lie between two results.
 float AmaxOfGlobal(const CanonicalWeight& weight, float largest) {
-  float global = weight.global;
+  float global = weight.globals.front();
   if (weight.form.global == GlobalScale::kDivides) global = global == 0 ? 0.0f : 1.0f / global;
   const float nearest = global * largest;
   for (const float amax :
@@ -95,7 +95,7 @@ void StorePadded(const ForeignWeight& form, std::span<const std::byte> scales,
 }  // namespace
 
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
-  if (form.transposed) return std::nullopt;
+  if (form.transposed || form.globals > 1) return std::nullopt;
   for (const bool widens : {false, true}) {
     for (const SchemeInfo& scheme : kSchemes) {
       const auto own = FormOfScheme(scheme, form.shape);

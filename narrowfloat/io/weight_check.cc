@@ -94,7 +94,8 @@ WeightCheck CheckWeight(const CanonicalWeight& weight) {
     CountScale(ScaleValue(weight.form.scale, weight.scales, i), block.nonzero > 0, check);
     if (2 * block.largest >= block.codes && block.codes > 1) ++check.saturated_blocks;
   }
-  if (weight.form.global != GlobalScale::kNone) CountScale(weight.global, any_nonzero, check);
+  if (weight.form.global == GlobalScale::kNone) return check;
+  for (const float global : weight.globals) CountScale(global, any_nonzero, check);
   return check;
 }
 

@@ -16,7 +16,8 @@ struct WeightCheck {
   std::uint64_t saturated_blocks = 0;  // half of the codes or more are the largest; may be meant
 };
 
-/// Counts them; a scale of the whole tensor is one of the scales, and of zero over any code.
+/// Counts the findings. A scale of the whole tensor counts as a scale; its zero is a finding if any
+/// code is not zero.
 WeightCheck CheckWeight(const CanonicalWeight& weight);
 
 }  // namespace narrowfloat::io

@@ -81,6 +81,13 @@ bool IsOfKind(const ForeignWeight& form, BlockKind kind) {
   return false;
 }
 
+/// Returns the number of matrices that a shape stacks.
+std::size_t MatricesOf(const Shape& shape) {
+  std::size_t count = 1;
+  for (std::size_t i = 0; i + 2 < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
+  return count;
+}
+
 /// Returns whether every scale of one type is one of the other: a power of two is a float.
 bool ScaleFits(FileDType from, FileDType to) {
   if (to == FileDType::kF32) return WideFloat(from).has_value() || HoldsExponents(from);
@@ -144,21 +151,27 @@ float ReadFloat(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// The scale of the whole tensor in `form`'s meaning. Of this library's buffers: amax over the
-/// largest product of a code and a block's scale.
-float GlobalOf(const StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
-               GlobalScale global) {
-  if (global == GlobalScale::kNone) return 1;
-  if (tensor.foreign) return ReadFloat(input[2]);
+/// Returns the scales of the whole tensor in `form`'s meaning. Of this library's buffers: amax over
+/// the largest product of a code and a block's scale.
+std::vector<float> GlobalsOf(const StoredTensor& tensor,
+                             const std::vector<std::span<const std::byte>>& input,
+                             const ForeignWeight& form) {
+  if (form.global == GlobalScale::kNone) return {1};
+  if (tensor.foreign) {
+    std::vector<float> globals(form.globals);
+    std::memcpy(globals.data(), input[2].data(), globals.size() * sizeof(float));
+    return globals;
+  }
   const float amax = ReadFloat(input[EntryOfRole(tensor, Role::kAmaxRowwise)]);
-  return amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max));
+  return {amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max))};
 }
 
 /// The names of a format's tensors, or those for tensors called so that mean the same.
 const WeightNames* FindNames(const ConventionRow& convention, const WrittenFormat& format,
                              const std::string& name) {
   for (const WeightNames& names : convention.weights.subspan(format.names)) {
-    const bool same = names.global_scale == convention.weights[format.names].global_scale;
+    const bool same =
+        names.is_written && names.global_scale == convention.weights[format.names].global_scale;
     if (same && name.ends_with(names.plain)) return &names;
   }
   return nullptr;
@@ -197,7 +210,7 @@ CanonicalWeight Canonical(const StoredTensor& tensor,
     weight.own_codes = ExchangeHalves(weight.codes);
     weight.codes = weight.own_codes;
   }
-  weight.global = GlobalOf(tensor, input, weight.form.global);
+  weight.globals = GlobalsOf(tensor, input, weight.form);
   return weight;
 }
 
@@ -209,6 +222,8 @@ CanonicalWeight WithFp32Scales(CanonicalWeight weight) {
 
 std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form) {
+  // Stacked experts that share one scale, or have one more scale for each whole matrix.
+  if (form.globals > 1 || form.matrices != MatricesOf(form.shape)) return {};
   std::vector<const WrittenFormat*> same, widened;  // widened: powers of two as floats
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
@@ -269,8 +284,8 @@ std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,
   std::vector<std::vector<std::byte>> out = {widens ? InFp32(form.scale, weight.scales)
                                                     : weight.scales};
   if (form.global != GlobalScale::kNone) {
-    out.push_back(
-        GlobalBytes(weight.global, form.global, convention.weights[format.names].global_scale));
+    out.push_back(GlobalBytes(weight.globals.front(), form.global,
+                              convention.weights[format.names].global_scale));
   }
   return out;
 }

@@ -20,8 +20,8 @@ ForeignWeight FormOf(const StoredTensor& tensor);
 struct CanonicalWeight {
   ForeignWeight form;
   std::span<const std::byte> codes;
-  std::vector<std::byte> scales;  // of 16-bit types in fp32, which `form` names
-  float global = 1;               // the scale of the whole tensor, as `form` says what it means
+  std::vector<std::byte> scales;       // of 16-bit types in fp32, which `form` names
+  std::vector<float> globals = {1};    // scales of the whole tensor, as `form` says what they mean
   std::vector<std::byte> own_codes{};  // what `codes` views if the input's were in another order
 };
 

@@ -280,7 +280,75 @@ def test_scales_of_other_shapes_are_an_error(tmp_path: Path) -> None:
     tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": scales((3, 2))}
     source = write_model(tmp_path / "in", [tensors], method("fp8"))
     message = "'a.weight_scale_inv' of F32 3x2 must have one scale for each block of 'a.weight' "
-    assert message + "(F8_E4M3 200x320)" in run("inspect", source, code=2).stderr
+    message += "(F8_E4M3 200x320): 2x3 for blocks of 128x128 or 1x1 for blocks of 200x320 or "
+    message += "200x1 for blocks of 1x320 or 200x3 for blocks of 1x128\n"
+    assert message in run("inspect", source, code=2).stderr
+
+
+@pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
+@pytest.mark.parametrize("globals_", [(3,), (3, 1, 1), ()])
+def test_stacked_experts_of_modelopt(tmp_path: Path, name: str, globals_: tuple[int, ...]) -> None:
+    """The weight's name stands before the suffix; each expert may have its own second scale."""
+    (fp4, values), s = packed((3, 64, 128)), (64 * scales((3, 64, 8))).astype(E4M3)
+    second = np.asarray(scales(globals_, 1), np.float32)
+    wide = spread(s.astype(np.float32), 1, 16, values.shape)
+    each = np.broadcast_to(second.reshape(-1, 1, 1), (3, 1, 1))
+    whole = codes((3, 64, 128))
+    fp8_name = {"gate_up_proj": "down_proj", "down_proj": "gate_up_proj"}[name]
+    tensors = {
+        f"e.experts.{name}": fp4,
+        f"e.experts.{name}_weight_scale": s,
+        f"e.experts.{name}_weight_scale_2": second,
+        f"e.experts.{name}_input_scale": scales(()).reshape(()),
+        f"e.experts.{fp8_name}": whole,
+        f"e.experts.{fp8_name}_weight_scale": second,
+    }
+    source = write_model(tmp_path / "in", [tensors], method("modelopt", quant_algo="NVFP4"))
+    run("dequantize", source, tmp_path / "out", "--dtype", "f32")
+    found = read_model(tmp_path / "out")
+    assert found.keys() == {f"e.experts.{name}", f"e.experts.{fp8_name}"}
+    expected = values * (wide * each)
+    assert found[f"e.experts.{name}"].tobytes() == expected.astype(np.float32).tobytes()
+    expected = whole.astype(np.float32) * each
+    assert found[f"e.experts.{fp8_name}"].tobytes() == expected.astype(np.float32).tobytes()
+    run("check", source)
+    refused = run("convert", source, tmp_path / "no", "--to", "compressed-tensors", code=3).stderr
+    assert "e.experts." in refused and not (tmp_path / "no").exists()
+    wrong = {**tensors, f"e.experts.{name}_weight_scale_2": scales((2,))}
+    source = write_model(tmp_path / "wrong", [wrong], method("modelopt"))
+    message = (
+        f"'e.experts.{name}_weight_scale_2' must be one F32, or one for each matrix, got F32 2"
+    )
+    assert message in run("inspect", source, code=2).stderr
+
+
+@pytest.mark.parametrize("owner", ["compressed-tensors", "quark"])
+def test_mxfp6_is_unsupported(tmp_path: Path, owner: str) -> None:
+    name = "a.weight" if owner == "quark" else "a.weight_packed"
+    tensors = {name: powers((64, 96)), "a.weight_scale": powers((64, 4))}  # 128 codes of 6 bits
+    config = method(owner, format="mxfp6-pack-quantized")
+    source = write_model(tmp_path / "in", [tensors], config)
+    refused = run("dequantize", source, tmp_path / "out", code=3).stderr
+    assert f"'{name}' (U8 64x96) is not supported, its scales are those of MXFP6" in refused
+
+
+def test_numbers_that_json_lacks_stay_in_config_json(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek")
+    more = {"z": [0.0, float("inf")], "b": {"x": -float("inf"), "a": float("nan")}, "t": "NaN, 1"}
+    source = write_model(tmp_path / "in", [tensors], {**more, **config, "e": 1e-5, "n": None})
+    text = (source / "config.json").read_text()
+    assert "Infinity" in text and "NaN" in text
+    run("dequantize", source, tmp_path / "out")
+    written = (tmp_path / "out" / "config.json").read_text()
+    expected = {**more, "dtype": "float32", "e": 1e-5, "n": None}
+    assert repr(json.loads(written)) == repr(expected), "in their order, NaN as NaN"
+    run("quantize", tmp_path / "out", tmp_path / "q", "--scheme", "mxfp8_e4m3")
+    again = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert again.pop("quantization_config")["quant_method"] == "narrowfloat"
+    assert repr(again) == repr(expected)
+    for wrong in ('{"a": Inf}', "{NaN: 1}", '{"a": NaN1}', '{"a": -NaN}', '{"a": NaN NaN}'):
+        (source / "config.json").write_text(wrong)
+        assert "must be JSON, got a syntax error" in run("inspect", source, code=2).stderr
 
 
 def test_from_names_the_convention(tmp_path: Path) -> None:

@@ -174,8 +174,9 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-/// Files of ComfyUI: `scaled_fp8` and scale_weight, or a description of each layer. NVFP4 and MXFP8
-/// have the scales in the tiles of GEMMs, NVFP4 the first code of a byte in its high half.
+/// Describes files of ComfyUI: `scaled_fp8` and scale_weight, or a description of each layer. NVFP4
+/// and MXFP8 have the scales in the tiles of GEMMs, NVFP4 the first code of a byte in its high
+/// half. A decoded code is multiplied by its scales.
 constinit const ConventionRow kComfyUi{.name = "comfyui",
                                        .other_names = {},
                                        .weights = kWeights,

@@ -41,7 +41,8 @@ constexpr WrittenFormat
 
 }  // namespace
 
-/// llm-compressor's. The scale of the whole tensor divides: it is what values were multiplied by.
+/// Describes files of llm-compressor. A decoded code is multiplied by its scale; the scale of the
+/// whole tensor divides, because values were multiplied by it.
 constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .other_names = {},
                                                  .weights = kWeights,

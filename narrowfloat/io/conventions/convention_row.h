@@ -38,6 +38,7 @@ struct WeightNames {
   bool plain_is_transposed = false;  // the last two dimensions of the float tensor are swapped
   bool blocked = false;  // codes have a dimension for the blocks and one for the bytes of a block
   bool scales_of_columns = false;  // each column of a matrix has one scale
+  bool is_written = true;          // false: names that are read only
   Evidence evidence = Evidence::kNone;
 };
 

@@ -32,13 +32,21 @@ constexpr WeightNames kV4Weights[] = {
 constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
                                              "_proj_activation_scale"};
 
+constexpr WrittenFormat kBlockUe8m0{
+    "block ue8m0",
+    "e4m3",
+    BlockKind::kTile128,
+    FileDType::kF8E8M0,
+    ScaleShape::kMatrix,
+    0,
+    FileDType::kF8E4M3,
+    R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"};
+
 constexpr WrittenFormat kWritten[] = {
     {"block", "e4m3", BlockKind::kTile128, FileDType::kF32, ScaleShape::kMatrix, 0,
      FileDType::kF8E4M3,
      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[128,128]})"},
-    {"block ue8m0", "e4m3", BlockKind::kTile128, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
-     FileDType::kF8E4M3,
-     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"},
+    kBlockUe8m0,
     {"tensor", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 0,
      FileDType::kF8E4M3,
      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":null})"},
@@ -52,9 +60,7 @@ constexpr WrittenFormat kWrittenAsMxfp8[] = {
 };
 
 constexpr WrittenFormat kWrittenAsV4[] = {
-    {"block ue8m0", "e4m3", BlockKind::kTile128, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
-     FileDType::kF8E4M3,
-     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"},
+    kBlockUe8m0,
     {"fp4 experts", "e2m1", BlockKind::kRow32, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
      FileDType::kI8,
      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","expert_dtype":"fp4"})"},
@@ -62,8 +68,8 @@ constexpr WrittenFormat kWrittenAsV4[] = {
 
 }  // namespace
 
-/// DeepSeek's block FP8 and what follows it: per-tensor FP8 and MXFP8. Reads DeepSeek-V4 too. All
-/// scales multiply, whatever they are called.
+/// Describes files of DeepSeek (block FP8) and files with the same names: per-tensor FP8, MXFP8,
+/// DeepSeek-V4. A decoded code is multiplied by its scale, also where its name ends in _inv.
 constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .other_names = {},
                                         .weights = kWeights,
@@ -71,7 +77,7 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .written = kWritten,
                                         .ignored = "modules_to_not_convert"};
 
-/// MXFP8 under those names, for loaders that ask for a method of its own.
+/// Describes MXFP8 under the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .other_names = {},
                                      .weights = kWeights,
@@ -79,7 +85,7 @@ constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .written = kWrittenAsMxfp8,
                                      .ignored = "modules_to_not_convert"};
 
-/// DeepSeek-V4: other names for the scales, and experts in FP4 beside block FP8.
+/// Describes files of DeepSeek-V4: other names of the scales, and experts in FP4 beside block FP8.
 constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",
                                           .other_names = {},
                                           .weights = kV4Weights,

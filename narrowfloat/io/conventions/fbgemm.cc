@@ -18,8 +18,8 @@ constexpr WeightNames kWeights[] = {
 
 }  // namespace
 
-/// FP8 with a scale per output: of a weight [outputs, inputs], and of Llama 4's stacked experts
-/// [experts, inputs, outputs].
+/// Describes FP8 with one scale per output: of a weight [outputs, inputs], and of Llama 4's stacked
+/// experts [experts, inputs, outputs]. A decoded code is multiplied by its scale.
 constinit const ConventionRow kFbgemm{
     .name = "fbgemm_fp8", .other_names = {}, .weights = kWeights, .accessories = {}};
 

@@ -17,7 +17,8 @@ constexpr WrittenFormat kWritten[] = {{"MXFP4", "e2m1", BlockKind::kRow32, FileD
 
 }  // namespace
 
-/// The experts of gpt-oss: MXFP4 along the inputs, where the float model stores them transposed.
+/// Describes the experts of gpt-oss: MXFP4 along the inputs, transposed in the float model. A
+/// decoded code is multiplied by its scale.
 constinit const ConventionRow kGptOss{.name = "mxfp4",
                                       .other_names = {},
                                       .weights = kWeights,

@@ -14,10 +14,34 @@ constexpr WeightNames kWeights[] = {
      .global_scale = GlobalScale::kMultiplies,
      .evidence = Evidence::kBytes},
     {".weight", ".weight_scale", ".weight"},
+    // Stacked experts, whose parameters have no name of a module before the suffix.
+    {.codes = ".gate_up_proj",
+     .scale = ".gate_up_proj_weight_scale",
+     .plain = ".gate_up_proj",
+     .global = ".gate_up_proj_weight_scale_2",
+     .global_scale = GlobalScale::kMultiplies,
+     .is_written = false,
+     .evidence = Evidence::kBytes},
+    {.codes = ".down_proj",
+     .scale = ".down_proj_weight_scale",
+     .plain = ".down_proj",
+     .global = ".down_proj_weight_scale_2",
+     .global_scale = GlobalScale::kMultiplies,
+     .is_written = false,
+     .evidence = Evidence::kBytes},
+    {.codes = ".gate_up_proj",
+     .scale = ".gate_up_proj_weight_scale",
+     .plain = ".gate_up_proj",
+     .is_written = false},
+    {.codes = ".down_proj",
+     .scale = ".down_proj_weight_scale",
+     .plain = ".down_proj",
+     .is_written = false},
 };
 
-constexpr std::string_view kAccessories[] = {".input_scale"};
-constexpr std::string_view kRefused[] = {".pre_quant_scale"};  // of AWQ: multiplies inputs
+constexpr std::string_view kAccessories[] = {".input_scale", "_proj_input_scale"};
+constexpr std::string_view kRefused[] = {".pre_quant_scale",  // of AWQ: multiplies inputs
+                                         "_proj_pre_quant_scale"};
 
 constexpr WrittenFormat kWritten[] = {
     {"FP8", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 1, FileDType::kF8E4M3,
@@ -42,7 +66,7 @@ constexpr WrittenFormat kWritten[] = {
 
 }  // namespace
 
-/// NVIDIA ModelOpt's. All scales multiply.
+/// Describes files of NVIDIA ModelOpt. A decoded code is multiplied by its scales.
 constinit const ConventionRow kModelOpt{.name = "modelopt",
                                         .other_names = kOtherNames,
                                         .weights = kWeights,

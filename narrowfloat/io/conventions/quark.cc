@@ -13,7 +13,7 @@ constexpr std::string_view kAccessories[] = {".input_scale"};
 
 }  // namespace
 
-/// AMD Quark's.
+/// Describes files of AMD Quark. A decoded code is multiplied by its scale.
 constinit const ConventionRow kQuark{
     .name = "quark", .other_names = {}, .weights = kWeights, .accessories = kAccessories};
 

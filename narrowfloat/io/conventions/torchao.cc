@@ -155,7 +155,8 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-/// torchao's tensor subclasses, flattened into safetensors. All scales multiply.
+/// Describes files of torchao: tensor subclasses, flattened into safetensors. A decoded code is
+/// multiplied by its scales.
 constinit const ConventionRow kTorchAo{.name = "torchao",
                                        .other_names = {},
                                        .weights = {},

@@ -92,7 +92,8 @@ std::optional<PossibleScale> FindPossibleScale(const Checkpoint& checkpoint) {
   return std::nullopt;
 }
 
-/// A model that was cast to FP8: each code is a value, weights, biases and norms alike.
+/// Describes a model that was cast to FP8: each code is a value, of weights, biases and norms
+/// alike.
 constinit const ConventionRow kUnscaledFp8{.name = kUnscaledFp8Name,
                                            .other_names = {},
                                            .weights = {},

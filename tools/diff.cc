@@ -104,8 +104,9 @@ class Diff {
       if (a_.Find(location.tensor->name).tensor != nullptr) continue;
       differences_.push_back({.name = location.tensor->name, .what = "only in B"});
     }
-    CountAllBytes();
-    for (Pair& pair : pairs_) Compare(pair);
+    Progress progress("diff", BytesToRead());
+    CountAllBytes(progress);
+    for (Pair& pair : pairs_) Compare(pair, progress);
     std::ranges::sort(differences_, {}, &Difference::name);
     return std::move(differences_);
   }
@@ -145,11 +146,20 @@ class Diff {
     }
   }
 
-  /// Counts the bytes that differ in tensors of the same form, on all threads.
-  void CountAllBytes() {
+  /// Returns the bytes of A of tensors of the same form, and the bytes of both checkpoints of
+  /// tensors whose values are compared. Leaves out the values of tensors of the same form, because
+  /// only their bytes tell whether these are compared.
+  std::uint64_t BytesToRead() const {
     std::uint64_t total = 0;
     for (const Piece& piece : pieces_) total += piece.bytes;
-    Progress progress("diff", total);
+    for (const Pair& pair : pairs_) {
+      if (!pair.same_form) total += pair.a.tensor->Bytes() + pair.b.tensor->Bytes();
+    }
+    return total;
+  }
+
+  /// Counts the bytes that differ in tensors of the same form, on all threads.
+  void CountAllBytes(Progress& progress) {
     std::mutex mutex;
     ForEach(execution_, pieces_.size(), [&](std::size_t i) {
       CheckInterrupt();
@@ -173,7 +183,7 @@ class Diff {
         .file.Read(location.tensor->entries[piece.entry], piece.begin, out);
   }
 
-  void Compare(const Pair& pair) {
+  void Compare(const Pair& pair, Progress& progress) {
     if (pair.same_form && pair.bytes == 0) {
       ++equal_;
       return;
@@ -183,7 +193,11 @@ class Diff {
       difference.what = fmt::format("formats {} and {}", io::FormatText(*pair.a.tensor),
                                     io::FormatText(*pair.b.tensor));
     }
-    CompareAllValues(read_a_.Values(pair.a), read_b_.Values(pair.b), difference);
+    const std::span<const float> a = read_a_.Values(pair.a);
+    if (!pair.same_form) progress.Add(pair.a.tensor->Bytes(), pair.a.tensor->name);
+    const std::span<const float> b = read_b_.Values(pair.b);
+    CompareAllValues(a, b, difference);
+    if (!pair.same_form) progress.Add(pair.b.tensor->Bytes(), pair.b.tensor->name);
     differences_.push_back(std::move(difference));
   }
 

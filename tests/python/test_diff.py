@@ -55,3 +55,7 @@ def test_it_counts_what_differs(threads: int, tmp_path: Path) -> None:
 def test_it_says_how_far_it_is(tmp_path: Path) -> None:
     a = write_file(tmp_path / "a", {"x": np.ones(LARGE, np.float32)})
     assert run("diff", a, a).stderr == "diff: 4.19 MB to read\n"
+    half = write_file(tmp_path / "half", {"x": np.ones(LARGE, np.float16)})
+    assert run("diff", a, half, code=1).stderr == "diff: 6.29 MB to read\n", (
+        "tensors of two formats are compared by their values, whose bytes count too"
+    )

@@ -20,7 +20,7 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// The value of the first "key : value" line, or "unknown".
+/// Returns the model name in /proc/cpuinfo, or "unknown".
 std::string CpuName() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {

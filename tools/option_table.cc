@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <stdexcept>
 #include <system_error>
 
@@ -96,7 +97,8 @@ constexpr ExitRow kExitCodes[] = {
     {ExitCode::kFine, "fine"},
     {ExitCode::kFinding, "a finding (of commands that look for some)"},
     {ExitCode::kBadInput,
-     "bad input or usage: no such file, a damaged or lying file, an unknown scheme or option"},
+     "bad input or usage: no such file, a damaged file or one that contradicts itself, an unknown "
+     "scheme or option"},
     {ExitCode::kUnsupported,
      "unsupported here: a backend that this machine lacks, a convention that this build does not "
      "read"},
@@ -104,22 +106,28 @@ constexpr ExitRow kExitCodes[] = {
     {ExitCode::kInterrupted,
      "interrupted (SIGINT, SIGTERM, SIGHUP): unfinished files are gone, finished ones stay"},
     {ExitCode::kPipeClosed,
-     "the reader of standard output went away (narrowfloat inspect ... | head)"},
+     "the reader of standard output closed its end of the pipe (narrowfloat inspect ... | head)"},
 };
 
 constexpr VariableRow kVariables[] = {
-    {"NF_NUM_THREADS", "number of threads; --threads goes before it"},
+    {"NF_NUM_THREADS", "number of threads; --threads takes precedence"},
     {"NF_FORCE_BACKEND",
      "pins the kernels to one of those that doctor lists; another name is an error (exit 3)"},
 };
 
 /// Checks a number. Returns the error's text; empty: there is none.
-std::string AtLeastOne(const std::string& value) {
+std::string CountError(const std::string& value) {
+  constexpr int kLargest = std::numeric_limits<int>::max();
   int number = 0;
   const char* end = value.data() + value.size();
   const auto [stop, error] = std::from_chars(value.data(), end, number);
   if (error == std::errc{} && stop == end && number >= 1) return "";
-  return fmt::format("must be an integer of at least 1, got {}", value);
+  return fmt::format("must be an integer from 1 to {}, got {}", kLargest, value);
+}
+
+/// Checks a path. Returns the error's text; empty: there is none.
+std::string PathError(const std::string& value) {
+  return value.empty() ? "the path must not be empty" : "";
 }
 
 /// Adds an option or argument with a value, as its row says.
@@ -131,6 +139,7 @@ CLI::Option* AddValue(CLI::App* command, std::string_view name, T& value) {
   // An argument is its own placeholder.
   option->type_name(row.name == row.value ? "" : std::string(row.value));
   if (row.kind == ValueKind::kChoice) option->check(CLI::IsMember(row.choices()));
+  if (row.kind == ValueKind::kPath) option->check(PathError);
   return option;
 }
 
@@ -189,7 +198,7 @@ void AddOption(CLI::App* command, std::string_view name, bool& value) {
 }
 
 void AddOption(CLI::App* command, std::string_view name, int& value) {
-  AddValue(command, name, value)->check(AtLeastOne);
+  AddValue(command, name, value)->check(CountError);
 }
 
 void AddOption(CLI::App* command, std::string_view name, std::string& value) {

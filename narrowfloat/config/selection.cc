@@ -124,9 +124,10 @@ SelectionRule::SelectionRule(Action action, std::string pattern)
   if (!pattern_.starts_with(kRegexPrefix)) return;
   try {
     regex_ = std::make_shared<const std::regex>(pattern_.substr(kRegexPrefix.size()));
-  } catch (const std::regex_error& error) {
-    throw InvalidArgument(
-        fmt::format("'{}' must be a regular expression after 're:', {}", pattern_, error.what()));
+  } catch (const std::regex_error&) {  // whose text differs between C++ libraries
+    throw InvalidArgument(fmt::format(
+        "a pattern must be a glob, or 're:' and an ECMAScript regular expression, got '{}'",
+        pattern_));
   }
 }
 

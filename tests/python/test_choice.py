@@ -46,8 +46,8 @@ def test_rules_that_match_nothing_are_named(model: Path, tmp_path: Path) -> None
     ]  # fmt: skip
     refused = run(*arguments, "--include", "re:(", code=2).stderr
     assert refused == (
-        "narrowfloat: 're:(' must be a regular expression after 're:', "
-        "Mismatched '(' and ')' in regular expression\n"
+        "narrowfloat: a pattern must be a glob, or 're:' and an ECMAScript regular expression, "
+        "got 're:('\n"
     )
 
 

@@ -395,8 +395,14 @@ def test_bad_usage(model: Path, tmp_path: Path):
         (("quantize", model, out, "--scheme", "mxfp8_e4m3:x=1"), "spec: unknown option 'x'"),
         (
             ("quantize", model, out, *scheme, "--threads", "0"),
-            "must be an integer of at least 1, got 0",
+            "must be an integer from 1 to 2147483647, got 0",
         ),
+        (
+            ("quantize", model, out, *scheme, "--threads", 2**40),
+            f"must be an integer from 1 to 2147483647, got {2**40}",
+        ),
+        (("inspect", ""), "the path must not be empty"),
+        (("quantize", model, "", *scheme), "the path must not be empty"),
         (
             ("quantize", model, out, *scheme, "--part", "3/2"),
             "--part must be i/N with i from 1 to N, got '3/2'",

@@ -29,6 +29,21 @@ std::string Refusal(const std::filesystem::path& path) {
   return MessageOf<InvalidArgument>([&] { Checkpoint::Open(path); });
 }
 
+TEST(CheckpointTest, AnUnfinishedFolderIsOpenedOnRequestAlone) {
+  const TemporaryFolder folder;
+  WriteFile(folder / "m.safetensors", {{"a", FileDType::kU8, {2}}});
+  EXPECT_EQ(FindUnfinishedMark(folder.path()), std::nullopt);
+  WriteText(UnfinishedMark(folder.path()), "");
+  EXPECT_EQ(FindUnfinishedMark(folder.path()), UnfinishedMark(folder.path()));
+  EXPECT_EQ(Refusal(folder.path()),
+            "read: " + folder.path().string() +
+                ", the job that writes this folder must be finished, got its mark " +
+                UnfinishedMark(folder.path()).string() +
+                "; run the job again, or remove the mark to read what the folder holds");
+  EXPECT_EQ(Checkpoint::Open(folder.path(), Unfinished::kOpen).tensors().size(), 1u);
+  EXPECT_EQ(Checkpoint::Open(folder / "m.safetensors").tensors().size(), 1u) << "a whole file";
+}
+
 TEST(CheckpointTest, OpensAFileAnIndexOrAFolder) {
   const TemporaryFolder folder;
   WriteFile(folder / "m-1.safetensors", {{"b", FileDType::kU8, {2}}});

@@ -51,6 +51,14 @@ TEST(AtomicFileTest, AppearsWholeOnCommit) {
   EXPECT_EQ(ReadText(folder / "out"), "abcd");
 }
 
+TEST(AtomicFileTest, OfTwoNewFilesOfOneNameTheFirstStays) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(WriteNewFile(folder / "out", "first"));
+  EXPECT_FALSE(WriteNewFile(folder / "out", "second"));
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+  EXPECT_EQ(ReadText(folder / "out"), "first");
+}
+
 TEST(AtomicFileTest, WithoutCommitTheOldFileStays) {
   const TemporaryFolder folder;
   WriteText(folder / "out", "old");

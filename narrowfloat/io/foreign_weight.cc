@@ -2,6 +2,7 @@
 #include "narrowfloat/io/foreign_weight.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -59,12 +60,16 @@ bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
 std::string ExpectedText(const ForeignWeight& weight, std::span<const BlockShape> candidates) {
   std::string text;
   for (const BlockShape block : candidates) {
-    Shape shape = {static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows)),
-                   static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols))};
-    if (weight.matrices > 1)
-      shape.insert(shape.begin(), static_cast<std::int64_t>(weight.matrices));
-    text += fmt::format("{}{} for blocks of {}x{}", text.empty() ? "" : " or ", ShapeText(shape),
-                        block.rows, block.cols);
+    std::vector<std::size_t> shape = {CeilDiv(weight.rows, block.rows),
+                                      CeilDiv(weight.cols, block.cols)};
+    if (weight.swizzled) {
+      const ScaleGrid grid = SwizzledGrid(weight, block);
+      shape = {grid.padded_lines, grid.padded_blocks};
+    }
+    if (weight.matrices > 1) shape.insert(shape.begin(), weight.matrices);
+    text +=
+        fmt::format("{}{}{} for blocks of {}x{}", text.empty() ? "" : " or ", fmt::join(shape, "x"),
+                    weight.swizzled ? " in tiles" : "", block.rows, block.cols);
   }
   return text;
 }

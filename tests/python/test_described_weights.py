@@ -171,7 +171,7 @@ REFUSED = {
     "scales by row": (
         comfy_nvfp4() | {"a.weight_scale": NV_SCALES}, None, 2,
         "'a.weight_scale' of F8_E4M3 200x20 must have one scale for each block of 'a.weight' "
-        "(U8 200x160)",
+        "(U8 200x160): 256x20 in tiles for blocks of 1x16",
     ),
     "no metadata": (torchao_nvfp4(True)[0], None, 3, "written as 'torchao without metadata'"),
     "no scale": (

@@ -30,10 +30,10 @@ fs::path FolderOf(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
-/// A folder that goes away again if nothing came into it but the mark of the unfinished job.
+/// Creates a folder, and removes it again if it holds nothing but the mark of this job.
 class OutputFolder {
  public:
-  explicit OutputFolder(const fs::path& path) : path_(path) {
+  OutputFolder(const fs::path& path, std::string mark) : path_(path), mark_(std::move(mark)) {
     std::error_code error;
     created_ = fs::create_directories(path_, error);
     if (error) {
@@ -50,12 +50,16 @@ class OutputFolder {
          at.increment(ignored)) {
       ++files;
     }
-    if (files == 1) fs::remove(io::UnfinishedMark(path_), ignored);
+    const bool has_mark = files == 1 && fs::exists(io::UnfinishedMark(path_), ignored);
+    if (has_mark && !HasMarkOfAnother(path_, mark_)) {
+      fs::remove(io::UnfinishedMark(path_), ignored);
+    }
     fs::remove(path_, ignored);  // refuses a folder that is not empty
   }
 
  private:
   fs::path path_;
+  std::string mark_;  // text of this job's
   bool created_ = false;
 };
 
@@ -96,6 +100,8 @@ class Job {
     progress_.reset();
     return result_;
   }
+
+  const std::string& mark() const { return mark_; }
 
   std::string DoneText() const {
     return fmt::format("{} of {} files done", result_.files_written + result_.files_skipped,
@@ -142,6 +148,9 @@ class Job {
       io::WriteSmallFile(io::UnfinishedMark(out_), mark_);
     } else if (!io::WriteNewFile(io::UnfinishedMark(out_), mark_)) {
       CheckMark(out_, mark_, rewriter_.Verb());
+    } else if (const auto target = FirstThatExists()) {  // of a job that has ended since the check
+      fs::remove(io::UnfinishedMark(out_));
+      RefuseToReplace(*target);
     }
   }
 
@@ -150,11 +159,19 @@ class Job {
       CheckMark(out_, mark_, rewriter_.Verb());
       return;
     }
-    for (const fs::path& target : Targets()) {
-      if (!fs::exists(fs::symlink_status(target))) continue;
-      throw InvalidArgument(fmt::format("{}: {} exists, --overwrite is needed to replace it",
-                                        rewriter_.Verb(), target.string()));
+    if (const auto target = FirstThatExists()) RefuseToReplace(*target);
+  }
+
+  std::optional<fs::path> FirstThatExists() const {
+    for (fs::path& target : Targets()) {
+      if (fs::exists(fs::symlink_status(target))) return std::move(target);
     }
+    return std::nullopt;
+  }
+
+  [[noreturn]] void RefuseToReplace(const fs::path& target) const {
+    throw InvalidArgument(fmt::format("{}: {} exists, --overwrite is needed to replace it",
+                                      rewriter_.Verb(), target.string()));
   }
 
   void NameLeftOut() const {
@@ -320,7 +337,7 @@ JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter&
   const InterruptScope interrupts;
   Job job(in, out, rewriter);
   std::optional<OutputFolder> folder;
-  if (in.folder() && job.HasFiles()) folder.emplace(out.path);
+  if (in.folder() && job.HasFiles()) folder.emplace(out.path, job.mark());
   try {
     return job.Run();
   } catch (const Interrupted& error) {

@@ -190,7 +190,7 @@ bool HasMarkOfAnother(const fs::path& folder, const std::string& text) {
   if (!fs::exists(fs::symlink_status(mark, ignored))) return false;
   try {
     return io::ReadSmallFile(mark, kMaxRecordBytes) != text;
-  } catch (const InvalidArgument&) {
+  } catch (const Error&) {
     // The other job has removed it since, or it is a file that no job writes.
     return fs::exists(fs::symlink_status(mark, ignored));
   }

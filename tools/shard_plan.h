@@ -40,8 +40,12 @@ void WriteRecord(const ShardPlan& plan);
 /// job, another for a job with other input, options or version.
 std::string MarkText(const std::vector<ShardPlan>& plans);
 
+/// Returns whether the folder has a mark with another text. A mark that cannot be read counts as
+/// another.
+bool HasMarkOfAnother(const std::filesystem::path& folder, const std::string& text);
+
 /// Refuses a folder with the mark of another job than the one with this `text`: the files of the
-/// two would mix. Errors: InvalidArgument; IoError.
+/// two would mix. Errors: InvalidArgument.
 void CheckMark(const std::filesystem::path& folder, const std::string& text,
                const std::string& verb);
 

@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.typing import DTypeLike
 
+from narrowfloat.jax.backward import (
+    kept_for_backward,
+    refuse_missing,
+    states_of,
+    value_dtype,
+)
 from narrowfloat.jax.cpp_extensions.gemm import gemm
 from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
-from narrowfloat.jax.fake_quantize import zero_cotangents
+from narrowfloat.jax.grouped_dense import grouped_dense
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
-from narrowfloat.jax.quantize.tensor import (
-    AbstractBaseTensor,
-    GroupedNoScaleTensor,
-    GroupedScaledTensor1x,
-    NoScaleTensor,
-    ScaledTensor1x,
-)
 
 
 def dense(
@@ -86,23 +84,6 @@ def _forward(
     return product, kept
 
 
-def kept_for_backward(
-    tensor: AbstractBaseTensor, usage: TensorUsage, quantizer: object
-) -> AbstractBaseTensor | _Missing:
-    """Returns the direction that the backward pass reads, if it is present: inference may have
-    none.
-    """
-    try:
-        return tensor.get_tensor(usage).checkpoint(quantizer)
-    except ValueError as missing:
-        return _Missing(str(missing))
-
-
-@jax.tree_util.register_static
-class _Missing(str):
-    """The reason why a direction is absent."""
-
-
 def _backward(
     n_contracting: int, kept: tuple[Any, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None, object]:
@@ -121,27 +102,6 @@ def _backward(
     return dx, dkernel, dbias, states_of(quantizer_set)
 
 
-def refuse_missing(verb: str, *tensors: Any) -> None:
-    """Raises ValueError if a direction that the backward pass reads is not there."""
-    for tensor in tensors:
-        if isinstance(tensor, _Missing):
-            raise ValueError(f"{verb}: {tensor}")
-
-
-def states_of(quantizer_set: QuantizerSet) -> object:
-    """Returns the gradient of a set: its state after the step, where it has one."""
-    return jax.tree.map(
-        lambda zero, state: state if zero.dtype == state.dtype else zero,
-        zero_cotangents(quantizer_set),
-        quantizer_set,
-    )
-
-
-def value_dtype(
-    tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
-) -> DTypeLike:
-    """Returns the type of the values of a tensor, quantized or not."""
-    return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
-
-
 _dense.defvjp(_forward, _backward)
+
+__all__ = ["dense", "grouped_dense"]

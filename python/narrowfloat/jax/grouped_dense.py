@@ -10,9 +10,14 @@ from typing import Any, cast
 import jax
 from jax.typing import DTypeLike
 
+from narrowfloat.jax.backward import (
+    kept_for_backward,
+    refuse_missing,
+    states_of,
+    value_dtype,
+)
 from narrowfloat.jax.cpp_extensions.grouped_gemm import GroupedTensor, grouped_gemm
 from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
-from narrowfloat.jax.dense import kept_for_backward, refuse_missing, states_of, value_dtype
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage

@@ -227,9 +227,9 @@ def test_padding_of_scales_round_trips() -> None:
         x = jnp.asarray(hostile(shape))
         mode = ScalingMode.MXFP8_1D_SCALING
         tensor = quantize(x, make(mode, "float8_e4m3fn", QuantizeLayout.ROWWISE), axis)
-        wide = apply_padding_to_scale_inv(tensor.scale_inv, mode, shape, False, axis)
+        wide = apply_padding_to_scale_inv(tensor.scale_inv, mode, shape, flatten_axis=axis)
         assert wide.shape == padded
-        back = remove_padding_from_scale_inv(wide, mode, shape, False, axis)
+        back = remove_padding_from_scale_inv(wide, mode, shape, flatten_axis=axis)
         assert back.shape == tensor.scale_inv.shape
         assert np.asarray(back).tobytes() == np.asarray(tensor.scale_inv).tobytes()
         assert np.asarray(wide).view(np.uint8).sum() == np.asarray(back).view(np.uint8).sum()

@@ -214,7 +214,7 @@ def test_recipes_by_name() -> None:
     ]
     for name in names:
         assert is_quantize_recipe_supported(name) == (True, "")
-        assert type(get_quantization_recipe(name)) is getattr(recipe, name)
+        assert type(get_quantization_recipe(name=name)) is getattr(recipe, name)
     with pytest.raises(ValueError, match=r"^quantize: the recipe must be .*, got 'FP3'$"):
         is_quantize_recipe_supported("FP3")
 

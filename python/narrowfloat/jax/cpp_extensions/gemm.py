@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
+from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
 from narrowfloat.jax.primitives.dequantize import is_columnwise
 from narrowfloat.jax.primitives.gemm import (
     Factor,
@@ -211,3 +212,6 @@ def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Arra
 
 def _dtype_of(operand: NoScaleTensor | ScaledTensor1x) -> DTypeLike:
     return operand.data.dtype if isinstance(operand, NoScaleTensor) else operand.dq_dtype
+
+
+__all__ = ["gemm", "grouped_gemm", "multiply_factors"]

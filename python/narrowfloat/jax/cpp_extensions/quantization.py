@@ -31,7 +31,7 @@ from narrowfloat.jax.quantize.tensor import (
 )
 from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
-QuantizePrimitive = DBiasQuantizePrimitive
+QuantizePrimitive = BaseDBiasQuantizePrimitive = DBiasQuantizePrimitive
 
 
 def quantize(
@@ -80,6 +80,32 @@ def _jax_dbias(
     data = dx.data if isinstance(dx, NoScaleTensor) else dx
     over = tuple(range(normalize_axis(flatten_axis, data.ndim)))
     return jnp.sum(data, over, jnp.float32).astype(data.dtype if dtype is None else dtype)
+
+
+def _jax_quantize(
+    x: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    dq_dtype: DTypeLike | None = None,
+    flatten_axis: int = -1,
+) -> ScaledTensor | NoScaleTensor:
+    """Returns quantize(), whose values are of `dq_dtype`; of the type of x if that is None."""
+    if quantizer is None:
+        return x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
+    return quantizer.quantize(x, dq_dtype=dq_dtype, flatten_axis=flatten_axis)
+
+
+def _jax_quantize_dbias(
+    x: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    dq_dtype: DTypeLike | None = None,
+    flatten_axis: int = -1,
+) -> tuple[ScaledTensor | NoScaleTensor, jax.Array | None]:
+    """Returns _jax_quantize(), and the float32 sums of the columns, rounded once to `dq_dtype`.
+
+    The sums are None without a quantizer, as in TransformerEngine.
+    """
+    dbias = None if quantizer is None else _jax_dbias(x, dq_dtype, flatten_axis)
+    return _jax_quantize(x, quantizer, dq_dtype, flatten_axis), dbias
 
 
 def dequantize(x: AbstractBaseTensor) -> jax.Array | list:
@@ -187,6 +213,7 @@ def grouped_dbias(grad: jax.Array, group_sizes: jax.Array) -> jax.Array:
 
 
 __all__ = [
+    "BaseDBiasQuantizePrimitive",
     "DBiasQuantizePrimitive",
     "DequantizePrimitive",
     "GroupedQuantizePrimitive",

@@ -219,12 +219,12 @@ def is_quantize_recipe_supported(recipe_name: str) -> tuple[bool, str]:
     return True, ""
 
 
-def get_quantization_recipe(recipe_name: str) -> Recipe:
+def get_quantization_recipe(name: str) -> Recipe:
     """Returns a recipe with its defaults. Errors: ValueError for an unknown name."""
     known = {kind.__name__: kind for kind in _CONFIGS}
-    if recipe_name not in known:
-        raise ValueError(f"quantize: the recipe must be {', '.join(known)}, got '{recipe_name}'")
-    return known[recipe_name]()
+    if name not in known:
+        raise ValueError(f"quantize: the recipe must be {', '.join(known)}, got '{name}'")
+    return known[name]()
 
 
 def get_supported_quantization_recipes() -> list[Recipe]:

@@ -35,7 +35,7 @@ def apply_padding_to_scale_inv(
     scale_inv: jax.Array,
     scaling_mode: ScalingMode,
     data_shape: Sequence[int],
-    is_colwise: bool,
+    is_colwise: bool = False,
     flatten_axis: int = -1,
 ) -> jax.Array:
     """Returns `scale_inv` with zeros at the end of its matrix.
@@ -54,7 +54,7 @@ def remove_padding_from_scale_inv(
     scale_inv: jax.Array,
     scaling_mode: ScalingMode,
     data_shape: Sequence[int],
-    is_colwise: bool,
+    is_colwise: bool = False,
     flatten_axis: int = -1,
 ) -> jax.Array:
     """Returns the inverse of apply_padding_to_scale_inv. Errors: as that."""

@@ -45,7 +45,8 @@ def grouped_dense(
     Under differentiation the products of the gradients are quantized too; as dense() otherwise,
     with grouped quantizers. precision: sums are float32 in any case.
     Errors: ValueError for other contracted dimensions; NotImplementedError for group_offset or
-    kernel_fsdp_info; as grouped_quantize() and grouped_gemm().
+    kernel_fsdp_info; JaxRuntimeError for sizes that are negative or do not add up; as
+    grouped_quantize() and grouped_gemm().
     """
     if tuple(map(tuple, contracting_dims)) != (COLUMNS, COLUMNS):
         raise ValueError(

@@ -224,3 +224,20 @@ def test_sizes_that_do_not_add_up() -> None:
     left.first_dims = jnp.asarray([96, 0], jnp.int32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="gemm: lhs must have 6144 items, got"):
         grouped_gemm(left, right, ((1,), (1,))).block_until_ready()
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([64, -32, 96], "group 1 must have 0 rows or more, got -32"),
+        ([64, 32, 0], "group_sizes must add up to .* 128 rows, got a sum of 96"),
+        ([64, 32, 64], "group_sizes must add up to .* 128 rows, got a sum of 160"),
+    ],
+)
+def test_a_layer_refuses_wrong_sizes(sizes: list[int], message: str, quantized: bool) -> None:
+    x, w, _ = (jnp.asarray(each) for each in operands(sizes))
+    sets = sets_of(*MODES[3], 3) if quantized else QuantizerSet(None, None, None)
+    layer = jax.jit(lambda counts: grouped_dense(x, w, counts, quantizer_set=sets))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        layer(jnp.asarray(sizes, jnp.int32)).block_until_ready()

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize
+from narrowfloat.jax.primitives.amax import grouped_amax
 from narrowfloat.jax.primitives.gemm import GroupedFactor, Side, multiply_groups
 from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
@@ -70,6 +71,7 @@ def grouped_gemm(
             f"{bias.shape}"
         )
     if isinstance(lhs, GroupedNoScaleTensor) and isinstance(rhs, GroupedNoScaleTensor):
+        sizes = _checked(sizes, math.prod(lhs.data.shape[:-1]))
         product = multiply_group_values(lhs.data, rhs.data, left, right, sizes, bias)
         return product.reshape(out_shape).astype(dtype)
     if isinstance(lhs, GroupedNoScaleTensor) or isinstance(rhs, GroupedNoScaleTensor):
@@ -170,6 +172,17 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
     if left.rows_per_slice != 1:
         sizes = sizes * np.int32(left.rows_per_slice)
     return sizes
+
+
+def _checked(sizes: jax.Array, rows: int) -> jax.Array:
+    """Returns `sizes`, checked when the program runs, as sizes of quantized groups are.
+
+    XLA's products take any sizes without an error. The handler of amaxes checks them; the result
+    depends on the amaxes, because XLA removes a call whose result nothing reads.
+    Errors: JaxRuntimeError for a negative size, or if the sum is not `rows`.
+    """
+    amaxes = grouped_amax(jnp.zeros((rows, 1), jnp.float32), sizes)
+    return jnp.where(amaxes == 0, sizes, 0)
 
 
 def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFactor:

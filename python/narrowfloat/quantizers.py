@@ -210,8 +210,7 @@ class MXFP8Quantizer(Quantizer):
 class Float8BlockQuantizer(Quantizer):
     """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
 
-    Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
-    takes any shape.
+    Takes any shape, as in TransformerEngine; a short last block is quantized as if zero-padded.
 
     fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
@@ -244,10 +243,6 @@ class Float8BlockQuantizer(Quantizer):
         self.amax_epsilon = amax_epsilon
         self.force_pow_2_scales = force_pow_2_scales
         self.block_scaling_dim = block_scaling_dim
-
-    def _check(self, shape: int | Sequence[int] | None) -> None:
-        if shape is not None:
-            _core.check_whole_blocks("Float8BlockQuantizer", self.scheme, shape)
 
     def _options(self) -> SpecOptions:
         return {

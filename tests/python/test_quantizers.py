@@ -154,14 +154,20 @@ def test_fp8_blocks(dim: int, scheme: str, pow_2: bool) -> None:
     assert (mantissas == 0).all() == pow_2
 
 
-def test_fp8_blocks_refuse_what_transformer_engine_refuses() -> None:
-    quantizer = nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=False)
-    message = (
-        "quantize: Float8BlockQuantizer needs rows and columns in multiples of 128, "
-        "got shape 128x130"
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("shape", [(130, 96), (96,), (), (3, 5, 200)])
+def test_fp8_blocks_take_any_shape(shape: tuple[int, ...], dim: int) -> None:
+    x = np.ones(shape, np.float32)
+    quantizer = nf.Float8BlockQuantizer(
+        "e4m3", rowwise=True, columnwise=True, block_scaling_dim=dim
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        quantizer.quantize(np.zeros((128, 130), np.float32))
+    made = quantizer.quantize(x)
+    assert bytes_of(made) == bytes_of(nf.quantize(x, quantizer.scheme, columnwise=True))
+    assert quantizer.make_empty(shape).shape == shape
+    np.testing.assert_array_equal(nf.dequantize(made), x)
+
+
+def test_fp8_blocks_are_runs_or_tiles() -> None:
     with pytest.raises(RuntimeError, match=r"block_scaling_dim must be 1 or 2, got 3$"):
         nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=True, block_scaling_dim=3)
 

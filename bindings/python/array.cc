@@ -16,7 +16,6 @@
 namespace narrowfloat::python {
 namespace {
 
-// For arrays of at least this size, page faults cost more than writing the data.
 [[noreturn]] void ThrowNoArray(const Argument& argument, nb::handle object) {
   throw nb::type_error(
       fmt::format("{}: {} must be a NumPy array or a CPU object with the buffer or DLPack "
@@ -50,14 +49,8 @@ void ViewBuffer(ArrayView& array, DType dtype) {
 }
 
 /// Views a NumPy array. Reads the type from the dtype: NumPy gives no *format* for bfloat16, but
-/// exports the memory. Errors: TypeError for a masked array and for another dtype.
+/// exports the memory. Errors: TypeError for another dtype.
 bool ViewNumPy(const Argument& argument, nb::handle object, ArrayView& array) {
-  if (!object.type().is(Np().array_type) && nb::hasattr(object, "mask")) {
-    throw nb::type_error(fmt::format("{}: {} must not have a mask, which would be ignored; fill "
-                                     "the masked array",
-                                     argument.verb, argument.name)
-                             .c_str());
-  }
   const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
   if (!dtype.is_valid()) nb::raise_python_error();
   const auto known = DTypeOfObject(dtype);
@@ -150,6 +143,12 @@ bool AcquiredBuffer::Acquire(nb::handle object, int flags) {
 ArrayView ViewArray(const Argument& argument, nb::handle object) {
   // A NumPy scalar counts as an array without dimensions; one of bfloat16 exports no buffer.
   if (nb::isinstance(object, Np().scalar_type)) return ViewArray(argument, Np().asarray(object));
+  if (IsMasked(object)) {
+    throw nb::type_error(fmt::format("{}: {} must not have a mask, which would be ignored; fill "
+                                     "the masked array",
+                                     argument.verb, argument.name)
+                             .c_str());
+  }
   ArrayView array;
   const bool held = IsArray(object) ? ViewNumPy(argument, object, array)
                                     : ViewProtocol(argument, object, array) ||

@@ -24,7 +24,7 @@ inline constexpr char kQuantizeSignature[] =
     "def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, "
     "out: QuantizedTensor | None = None, **options: object) -> QuantizedTensor";
 inline constexpr char kQuantizeDoc[] =
-    R"(Codes and scales of `x` by `scheme`, byte for byte as TransformerEngine makes them.
+    R"(Quantizes `x` by `scheme` to codes and scales, the bytes that TransformerEngine makes.
 
 Shapes:  x is any rank, seen as M x K with K the last dimension; a 0-D array is 1 x 1.
 Types:   float32, float16 or ml_dtypes.bfloat16; NumPy arrays and CPU objects with the buffer or
@@ -34,8 +34,10 @@ Options: scale, amax: float or float32 of one element. Given, scale means delaye
          amax stands in for the measured one; of NVFP4 amax may be a pair for the two directions.
          amax_epsilon, force_pow_2_scales, swizzled, rht, rht_sign_mask, stochastic_rounding, seed,
          offset, row_scaled, four_over_six ("mae" or "mse"), four_over_six_fast_error, e4m3_max:
-         as the scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int,
-         else NF_NUM_THREADS, else the affinity mask.
+         as the scheme takes them. rht transforms columnwise data, for which the rows of x must be a
+         multiple of 16; rowwise data are not transformed and take any number of rows. noop: 1
+         leaves out as it is, or returns zeros. threads: an int, else NF_NUM_THREADS, else the
+         affinity mask.
 Errors:  TypeError for a wrong type or an unknown option; ValueError for an unknown scheme, an
          option that the scheme does not take, or an out of another plan, not writable, not
          C-contiguous or overlapping x. Nothing is written then.
@@ -47,7 +49,7 @@ inline constexpr char kQuantizeDbiasSignature[] =
     "out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: object) -> "
     "tuple[QuantizedTensor, numpy.ndarray]";
 inline constexpr char kQuantizeDbiasDoc[] =
-    R"(quantize(), and the sum of each column of `x`.
+    R"(Returns quantize() and the sum of each column of `x`.
 
 Shapes:  the sums are 1-D of length K, in the type of x, added up in fp32 in an order that depends
          on the shape alone.
@@ -57,7 +59,7 @@ inline constexpr char kFakeQuantizeSignature[] =
     "def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: "
     "object) -> numpy.ndarray";
 inline constexpr char kFakeQuantizeDoc[] =
-    R"(What `x` becomes when quantized rowwise and dequantized again, in the type of x.
+    R"(Quantizes `x` rowwise, dequantizes it, and returns the values in the type of x.
 
 Shapes:  that of x. `out` is an array of that shape and type, C-contiguous, writable, not
          overlapping x; it is filled in place and returned.
@@ -67,7 +69,7 @@ inline constexpr char kDequantizeSignature[] =
     "def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, "
     "**options: object) -> numpy.ndarray";
 inline constexpr char kDequantizeDoc[] =
-    R"(The values of `q`: code times scale_inv in fp32, rounded to `dtype`.
+    R"(Returns the values of `q`: code times scale_inv in fp32, rounded to `dtype`.
 
 Shapes:  that of the tensor that was quantized. Reads the rowwise buffers if they are there, else
          the columnwise ones.
@@ -81,7 +83,7 @@ inline constexpr char kFromBuffersSignature[] =
     "collections.abc.Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: "
     "object) -> QuantizedTensor";
 inline constexpr char kFromBuffersDoc[] =
-    R"(A QuantizedTensor over arrays that the caller owns; nothing is copied.
+    R"(Returns a QuantizedTensor over arrays that the caller owns; copies nothing.
 
 Shapes:  `shape` is that of the tensor that was quantized; `buffers` are as QuantizedTensor.buffers
          has them, padding included. Codes and scale_inv of one direction are enough to dequantize
@@ -92,7 +94,7 @@ Errors:  TypeError for a wrong type; ValueError for an unknown name, a buffer wi
 
 inline constexpr char kSwizzleSignature[] = "def swizzle(q: QuantizedTensor) -> QuantizedTensor";
 inline constexpr char kSwizzleDoc[] =
-    R"(A copy of `q` whose scale_inv bytes lie in the tiles of 128 x 4 that GEMMs read.
+    R"(Copies `q` with its scale_inv bytes in the tiles of 128 x 4 that GEMMs read.
 
 Keys and shapes stay; bytes move. Errors: ValueError if the scheme has no such layout or q has it
 already. Source: TransformerEngine's nvte_swizzle_scaling_factors.)";
@@ -107,7 +109,7 @@ inline constexpr char kGroupedQuantizeSignature[] =
     "def grouped_quantize(x: object, group_sizes: collections.abc.Sequence[int], scheme: str, "
     "rowwise: bool = True, columnwise: bool = False, **options: object) -> list[QuantizedTensor]";
 inline constexpr char kGroupedQuantizeDoc[] =
-    R"(quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
+    R"(Quantizes groups of rows that lie one after another in `x`, each as if it were alone.
 
 Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has, 0 included; they
          add up to M. The results are of shape (size, K).
@@ -119,7 +121,7 @@ inline constexpr char kPlanGroupedSignature[] =
     "scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> dict[str, "
     "dict[str, object]]";
 inline constexpr char kPlanGroupedDoc[] =
-    R"(Where groups of these shapes lie when they are packed one after another.
+    R"(Returns the places of groups of these shapes in packed buffers.
 
 Shapes:  those of the groups, which may differ in every dimension; empty ones are legal. For each
          buffer: "dtype", "size" of the flat packed array, and "groups", for each group its offset,
@@ -133,7 +135,7 @@ inline constexpr char kGroupedQuantizePackedSignature[] =
     "bool = True, columnwise: bool = False, **options: object) -> tuple[list[QuantizedTensor], "
     "dict[str, numpy.ndarray]]";
 inline constexpr char kGroupedQuantizePackedDoc[] =
-    R"(quantize() of each of `tensors` as if it were alone, into packed buffers.
+    R"(Quantizes each of `tensors` as if it were alone, into packed buffers.
 
 Shapes:  the arrays are flat and as plan_grouped() says; what no group owns is zero. The
          QuantizedTensors are views of them.
@@ -144,29 +146,30 @@ inline constexpr char kRequantizeSignature[] =
     "def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = "
     "False, between: object = numpy.float32, **options: object) -> QuantizedTensor";
 inline constexpr char kRequantizeDoc[] =
-    R"(The values of `q`, rounded to the dtype `between`, by another scheme, direction or layout.
+    R"(Rounds the values of `q` to `between`, then quantizes by another scheme, direction or layout.
 
 Errors:  as quantize() and dequantize().
 Source:  TransformerEngine's chain of dequantize and quantize, whose grouped form goes through
          bfloat16.)";
 
+/// With the default of sign_mask to be filled in.
 inline constexpr char kHadamardSignature[] =
-    "def hadamard_transform(x: object, sign_mask: int = 55272, out: numpy.ndarray | None = None, "
+    "def hadamard_transform(x: object, sign_mask: int = {}, out: numpy.ndarray | None = None, "
     "**options: object) -> numpy.ndarray";
 inline constexpr char kHadamardDoc[] =
-    R"(The random Hadamard transform of each group of 16 rows, as rht=True puts columns through.
+    R"(Returns the random Hadamard transform of each group of 16 rows, which rht=True applies.
 
 With the signs s of sign_mask (bit k set: s_k is -1) and Sylvester's matrix H, row 16 g + j becomes
 0.25 * sum over k of s_k H_kj times row 16 g + k; the exact sum is rounded once to the type of x.
 Shapes:  that of x, whose flattened rows are a multiple of 16; `out` as in dequantize().
 Options: threads, as in quantize().
-Errors:  as quantize().
+Errors:  as quantize(); ValueError for a sign_mask of more than 16 bits.
 Source:  TransformerEngine's common/hadamard_transform.)";
 
 inline constexpr char kBlockScalesSignature[] =
     "def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy.ndarray";
 inline constexpr char kBlockScalesDoc[] =
-    R"(MXFP8 scales, swizzled, for the codes of block-scaled FP8 whose scales are powers of two.
+    R"(Returns swizzled MXFP8 scales for codes of block-scaled FP8 whose scales are powers of two.
 
 Shapes:  uint8, as MXFP8 has rowwise_scale_inv for the codes of that direction as they are stored.
 Errors:  ValueError if q is of another family or lacks the direction, or a scale is not a power of
@@ -177,7 +180,7 @@ inline constexpr char kEmptySignature[] =
     "columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> "
     "QuantizedTensor";
 inline constexpr char kEmptyDoc[] =
-    "A QuantizedTensor of zeros, to be filled by quantize(..., out=).";
+    "Returns a QuantizedTensor of zeros, to be filled by quantize(..., out=).";
 
 inline constexpr char kQgemmSignature[] =
     "def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: "
@@ -185,7 +188,7 @@ inline constexpr char kQgemmSignature[] =
     "numpy.float32, mode: str | None = None, gelu: bool = False, gelu_in: numpy.ndarray | None = "
     "None, grad: bool = False, **options: object) -> numpy.ndarray";
 inline constexpr char kQgemmDoc[] =
-    R"(The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
+    R"(Multiplies two quantized matrices as TransformerEngine's reference GEMMs do.
 
 layout:  "TN": a (M, K) times b (N, K) transposed, rowwise buffers of both (fprop: x, w).
          "NN": a (M, N) rowwise times b (N, K) columnwise (dgrad: dy, w).
@@ -245,7 +248,7 @@ inline constexpr char kUpdateDelayedScaleSignature[] =
     "margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> "
     "tuple[numpy.ndarray, numpy.ndarray]";
 inline constexpr char kUpdateDelayedScaleDoc[] =
-    R"(One step of delayed scaling: the rolled history and the scales to quantize with next.
+    R"(Returns the rolled amax history and the scales of the next step of delayed scaling.
 
 Shapes:  amax_history is float32 (L, n), row 0 the newest amax of each of n tensors; scale and
          reduced_amax are float32 (n,). Both results are new arrays; the inputs stay as they are.
@@ -296,12 +299,12 @@ inline constexpr char kMakeSpecSignature[] =
 inline constexpr char kPlanSignature[] =
     "def plan(self, shape: object) -> list[tuple[str, str, tuple[int, ...], str]]";
 inline constexpr char kPlanDoc[] =
-    R"(Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).)";
+    R"(Returns the buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).)";
 inline constexpr char kPlanRulesSignature[] =
     "def plan_rules(self, rank: int) -> "
     "list[tuple[str, str, list[tuple[tuple[int, ...], int, int]], str]]";
 inline constexpr char kPlanRulesDoc[] =
-    R"(Plan of all tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
+    R"(Returns the plan of tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
 
 A size is (dimensions, divisor, multiple): the product of those dimensions of the tensor, divided by
 divisor (rounded up), then rounded up to a multiple of multiple. For sizes that are symbols.)";

@@ -23,7 +23,7 @@ nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
   const ArrayView in = ViewInput(kVerb, x);
-  const Shape sizes = ParseShape(kVerb, group_sizes);
+  const Shape sizes = ParseShape(kVerb, group_sizes, "group_sizes");
   const auto cols = static_cast<std::int64_t>(FlattenShape(in.view.shape).cols);
   nb::list results;
   std::vector<TensorMemory> held;

@@ -53,9 +53,11 @@ NB_MODULE(_core, module) {
   module.attr("E2M1_MAX") = kMaxValue<E2M1>;
   module.attr("E4M3_MAX") = kMaxValue<E4M3>;
   module.attr("E5M2_MAX") = kMaxValue<E5M2>;
-  module.def("schemes", &SchemeNames, "Names of all schemes, as quantize() takes them.");
+  module.def("schemes", &SchemeNames,
+             "Returns the names of all schemes, as quantize() takes them.");
   module.def("backends", &BackendNames,
-             "Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.");
+             "Returns the kernel tables that this machine can run, best first; NF_FORCE_BACKEND "
+             "picks one.");
   RegisterQuantizedTensor(module);
   RegisterVerbs(module);
   RegisterGroups(module);

@@ -97,16 +97,16 @@ void CheckBlocks(std::string_view quantizer, std::string_view scheme, const nb::
 
 void RegisterNamedQuantizerRules(nb::module_& module) {
   module.def("per_tensor_scheme", &PerTensorScheme, nb::arg("fp8_dtype"),
-             "Name of the per-tensor scheme whose elements are of fp8_dtype.");
+             "Returns the name of the per-tensor scheme whose elements are of fp8_dtype.");
   module.def("mx_scheme", &MxScheme, nb::arg("fp8_dtype"), nb::arg("with_2d_quantization"),
-             "Name of the MXFP8 scheme whose elements are of fp8_dtype.");
+             "Returns the name of the MXFP8 scheme whose elements are of fp8_dtype.");
   module.def("fp8_block_scheme", &BlockScheme, nb::arg("fp8_dtype"), nb::arg("tiles"),
-             "Name of the block-scaled FP8 scheme whose elements are of fp8_dtype.");
+             "Returns the name of the block-scaled FP8 scheme whose elements are of fp8_dtype.");
   module.def("nvfp4_scheme", &Nvfp4Scheme, nb::arg("fp4_dtype"), nb::arg("tiles"),
-             "Name of the NVFP4 scheme whose elements are of fp4_dtype.");
-  module.def("check_whole_blocks", &CheckBlocks, nb::arg("quantizer"), nb::arg("scheme"),
-             nb::arg("shape"),
-             "ValueError unless rows and columns of shape are multiples of the scheme's block.");
+             "Returns the name of the NVFP4 scheme whose elements are of fp4_dtype.");
+  module.def(
+      "check_whole_blocks", &CheckBlocks, nb::arg("quantizer"), nb::arg("scheme"), nb::arg("shape"),
+      "Raises ValueError unless rows and columns of shape are multiples of the scheme's block.");
 }
 
 }  // namespace narrowfloat::python

@@ -23,7 +23,6 @@ void LoadNumPy() {
   loaded->empty = numpy.attr("empty");
   loaded->asarray = numpy.attr("asarray");
   loaded->ascontiguousarray = numpy.attr("ascontiguousarray");
-  loaded->from_dlpack = numpy.attr("from_dlpack");
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     const std::string name(DTypeName(static_cast<DType>(i)));
     const bool extension = static_cast<DType>(i) == DType::kBFloat16;
@@ -31,7 +30,6 @@ void LoadNumPy() {
         loaded->dtype((extension ? nb::handle(ml_dtypes) : nb::handle(numpy)).attr(name.c_str()));
   }
   loaded->dtype_name = nb::steal(PyUnicode_InternFromString("dtype"));
-  loaded->native_name = nb::steal(PyUnicode_InternFromString("isnative"));
   g_numpy = loaded;
 }
 
@@ -39,8 +37,14 @@ const NumPy& Np() {
   return *g_numpy;
 }
 
+bool IsMasked(nb::handle object) {
+  // ndarray itself has no attribute of that name.
+  return !object.type().is(Np().array_type) && nb::isinstance(object, Np().array_type) &&
+         nb::hasattr(object, "mask");
+}
+
 bool IsArray(nb::handle object) {
-  return nb::isinstance(object, Np().array_type);
+  return nb::isinstance(object, Np().array_type) && !IsMasked(object);
 }
 
 nb::object DTypeObject(DType dtype) {

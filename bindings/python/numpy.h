@@ -20,15 +20,19 @@ inline constexpr std::size_t kDTypeCount = 4;
 /// never changed.
 struct NumPy {
   nb::object array_type, bool_type, scalar_type;  // ndarray, bool_, generic
-  nb::object dtype, empty, asarray, ascontiguousarray, from_dlpack;
+  nb::object dtype, empty, asarray, ascontiguousarray;
   std::array<nb::object, kDTypeCount> dtypes;  // in the order of DType
-  nb::object dtype_name, native_name;          // the interned strings "dtype" and "isnative"
+  nb::object dtype_name;                       // the interned string "dtype"
 };
 
 /// Imports numpy and ml_dtypes; called only when the module is initialised.
 void LoadNumPy();
 const NumPy& Np();
 
+/// Returns whether `object` is an array with a mask, which nothing here would read.
+bool IsMasked(nb::handle object);
+
+/// Returns whether `object` is an array without a mask.
 bool IsArray(nb::handle object);
 
 /// Returns the NumPy dtype object of `dtype`.

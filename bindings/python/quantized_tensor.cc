@@ -181,15 +181,15 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
   return tensor;
 }
 
-Shape ParseShape(const char* verb, const nb::object& shape) {
+Shape ParseShape(const char* verb, const nb::object& shape, const char* name) {
   Shape parsed;
   const auto append = [&](nb::handle dimension) {
     const auto index = nb::steal(PyNumber_Index(dimension.ptr()));
     const auto size = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
     if (size == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
-      throw nb::type_error(fmt::format("{}: shape must be an int or a sequence of ints, got {}",
-                                       verb, nb::repr(shape).c_str())
+      throw nb::type_error(fmt::format("{}: {} must be an int or a sequence of ints, got {}", verb,
+                                       name, nb::repr(shape).c_str())
                                .c_str());
     }
     parsed.push_back(size);

@@ -52,8 +52,9 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
                             const nb::object& buffers, const nb::object& dtype,
                             const nb::kwargs& options);
 
-/// Returns the shape of a sequence of ints, or of one int. Errors: TypeError.
-Shape ParseShape(const char* verb, const nb::object& shape);
+/// Returns the shape of a sequence of ints, or of one int. Errors: TypeError, whose message begins
+/// with `verb` and `name`.
+Shape ParseShape(const char* verb, const nb::object& shape, const char* name = "shape");
 
 void RegisterQuantizedTensor(nb::module_& module);
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -157,6 +158,10 @@ nb::object HadamardArray(const nb::object& x, std::uint32_t sign_mask, const nb:
                          const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "hadamard_transform";
   const Execution execution = ParseExecution(kVerb, kwargs);
+  if (sign_mask >> kHadamardSize != 0) {
+    throw InvalidArgument(
+        fmt::format("{}: sign_mask must fit in {} bits, got {}", kVerb, kHadamardSize, sign_mask));
+  }
   const ArrayView in = ViewInput(kVerb, x);
   nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
   const ArrayView held = ViewOutput(kVerb, result, in.view.dtype, in.view.shape);
@@ -226,9 +231,10 @@ void RegisterVerbs(nb::module_& module) {
              nb::arg("rowwise") = true, nb::arg("columnwise") = false,
              nb::arg("between") = DTypeObject(DType::kFloat32), nb::arg("options"),
              nb::sig(kRequantizeSignature), kRequantizeDoc);
+  const std::string hadamard_signature = fmt::format(kHadamardSignature, kHadamardSignMask);
   module.def("hadamard_transform", &HadamardArray, nb::arg("x").noconvert().none(),
              nb::arg("sign_mask") = kHadamardSignMask, nb::arg("out").noconvert() = nb::none(),
-             nb::arg("options"), nb::sig(kHadamardSignature), kHadamardDoc);
+             nb::arg("options"), nb::sig(hadamard_signature.c_str()), kHadamardDoc);
   module.def("block_scales_to_mxfp8", &BlockScalesArray, nb::arg("q").none(),
              nb::arg("columnwise") = false, nb::sig(kBlockScalesSignature), kBlockScalesDoc);
   module.def("empty", &EmptyTensor, nb::arg("shape"), nb::arg("scheme"), nb::arg("rowwise") = true,

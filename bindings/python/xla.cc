@@ -95,27 +95,27 @@ nb::tuple WorkspaceSizes(std::size_t batch_size, std::size_t hidden_size, std::i
 void RegisterXla(nb::module_& module) {
   module.attr("JAXX_Scaling_Mode") = EnumDict(xla_ffi::kScalingModes);
   module.attr("JAXX_Quantize_Layout") = EnumDict(xla_ffi::kQuantizeLayouts);
-  // TransformerEngine's default length of the amax history.
-  module.attr("AMAX_HISTORY_LENGTH") = 1024;
   module.attr("HADAMARD_SIZE") = kHadamardSize;
   module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;
-  module.def("dtypes_of_mode", &DTypesOfMode, nb::arg("scaling_mode"),
-             "Names of the dtypes of codes that a scaling mode makes; none for NO_SCALING.");
+  module.def(
+      "dtypes_of_mode", &DTypesOfMode, nb::arg("scaling_mode"),
+      "Returns the names of the dtypes of codes that a scaling mode makes; none for NO_SCALING.");
   module.def("scheme_of_mode", &SchemeOfMode, nb::arg("scaling_mode"), nb::arg("dtype"),
-             "Name of the scheme of a scaling mode whose codes are of that dtype.");
+             "Returns the name of the scheme of a scaling mode whose codes are of that dtype.");
   module.def("block_of", &BlockOf, nb::arg("scheme"),
-             "Rows and columns of a scheme's block; zeros where it is the whole tensor.");
+             "Returns rows and columns of a scheme's block; zeros where it is the whole tensor.");
   module.def("scale_dtype_of", &ScaleDTypeOf, nb::arg("scheme"),
-             "Name of the dtype of a scheme's stored scales.");
+             "Returns the name of the dtype of a scheme's stored scales.");
   module.def("is_columnwise_transposed", &IsColumnwiseTransposed, nb::arg("scheme"),
-             "Whether columnwise codes lie transposed.");
+             "Returns whether columnwise codes lie transposed.");
   module.def("scale_shapes", &ScaleShapes, nb::arg("scheme"), nb::arg("rows"), nb::arg("cols"),
              nb::arg("columnwise"),
-             "Shapes of the scales of a rows x cols matrix: with content, and stored.");
-  module.def("get_dbias_quantize_workspace_sizes", &WorkspaceSizes, nb::arg("batch_size"),
-             nb::arg("hidden_size"), nb::arg("in_dtype"), nb::arg("out_dtype"),
-             nb::arg("scale_dtype"), nb::arg("scaling_mode"), nb::arg("q_layout"),
-             "((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.");
+             "Returns the shapes of the scales of a rows x cols matrix: with content, and stored.");
+  module.def(
+      "get_dbias_quantize_workspace_sizes", &WorkspaceSizes, nb::arg("batch_size"),
+      nb::arg("hidden_size"), nb::arg("in_dtype"), nb::arg("out_dtype"), nb::arg("scale_dtype"),
+      nb::arg("scaling_mode"), nb::arg("q_layout"),
+      "Returns ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.");
 }
 
 }  // namespace narrowfloat::python

@@ -20,8 +20,9 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   QuantSpec wanted = in.spec;
   wanted.swizzled = !reads_swizzled;
   if (in.spec.swizzled != reads_swizzled) {
-    throw InvalidArgument(fmt::format("{}: the scales must not be {} already", verb,
-                                      reads_swizzled ? "compact" : "swizzled"));
+    throw InvalidArgument(
+        fmt::format("{}: the scales must be {}", verb,
+                    reads_swizzled ? "swizzled, got compact ones" : "compact, got swizzled ones"));
   }
   if (!(out.spec == wanted) || in.shape != out.shape) {
     throw InvalidArgument(fmt::format("{}: the output must be {} of shape {}, got {} of shape {}",

@@ -19,11 +19,11 @@ E4M3_MAX: float = 448.0
 E5M2_MAX: float = 57344.0
 
 def schemes() -> list[str]:
-    """Names of all schemes, as quantize() takes them."""
+    """Returns the names of all schemes, as quantize() takes them."""
 
 def backends() -> list[str]:
     """
-    Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.
+    Returns the kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.
     """
 
 class QuantizedTensor:
@@ -77,7 +77,7 @@ class QuantizedTensor:
 
 def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: QuantizedTensor | None = None, **options: Unpack[QuantizeOptions]) -> QuantizedTensor:
     """
-    Codes and scales of `x` by `scheme`, byte for byte as TransformerEngine makes them.
+    Quantizes `x` by `scheme` to codes and scales, the bytes that TransformerEngine makes.
 
     Shapes:  x is any rank, seen as M x K with K the last dimension; a 0-D array is 1 x 1.
     Types:   float32, float16 or ml_dtypes.bfloat16; NumPy arrays and CPU objects with the buffer or
@@ -87,8 +87,10 @@ def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = Fa
              amax stands in for the measured one; of NVFP4 amax may be a pair for the two directions.
              amax_epsilon, force_pow_2_scales, swizzled, rht, rht_sign_mask, stochastic_rounding, seed,
              offset, row_scaled, four_over_six ("mae" or "mse"), four_over_six_fast_error, e4m3_max:
-             as the scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int,
-             else NF_NUM_THREADS, else the affinity mask.
+             as the scheme takes them. rht transforms columnwise data, for which the rows of x must be a
+             multiple of 16; rowwise data are not transformed and take any number of rows. noop: 1
+             leaves out as it is, or returns zeros. threads: an int, else NF_NUM_THREADS, else the
+             affinity mask.
     Errors:  TypeError for a wrong type or an unknown option; ValueError for an unknown scheme, an
              option that the scheme does not take, or an out of another plan, not writable, not
              C-contiguous or overlapping x. Nothing is written then.
@@ -98,7 +100,7 @@ def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = Fa
 
 def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: Unpack[QuantizeOptions]) -> tuple[QuantizedTensor, numpy.ndarray]:
     """
-    quantize(), and the sum of each column of `x`.
+    Returns quantize() and the sum of each column of `x`.
 
     Shapes:  the sums are 1-D of length K, in the type of x, added up in fp32 in an order that depends
              on the shape alone.
@@ -107,7 +109,7 @@ def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: boo
 
 def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: Unpack[QuantizeOptions]) -> numpy.ndarray:
     """
-    What `x` becomes when quantized rowwise and dequantized again, in the type of x.
+    Quantizes `x` rowwise, dequantizes it, and returns the values in the type of x.
 
     Shapes:  that of x. `out` is an array of that shape and type, C-contiguous, writable, not
              overlapping x; it is filled in place and returned.
@@ -116,7 +118,7 @@ def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **op
 
 def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
-    The values of `q`: code times scale_inv in fp32, rounded to `dtype`.
+    Returns the values of `q`: code times scale_inv in fp32, rounded to `dtype`.
 
     Shapes:  that of the tensor that was quantized. Reads the rowwise buffers if they are there, else
              the columnwise ones.
@@ -128,7 +130,7 @@ def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | No
 
 def from_buffers(scheme: str, shape: int | Sequence[int], buffers: Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: Unpack[SpecOptions]) -> QuantizedTensor:
     """
-    A QuantizedTensor over arrays that the caller owns; nothing is copied.
+    Returns a QuantizedTensor over arrays that the caller owns; copies nothing.
 
     Shapes:  `shape` is that of the tensor that was quantized; `buffers` are as QuantizedTensor.buffers
              has them, padding included. Codes and scale_inv of one direction are enough to dequantize
@@ -140,7 +142,7 @@ def from_buffers(scheme: str, shape: int | Sequence[int], buffers: Mapping[str, 
 
 def swizzle(q: QuantizedTensor) -> QuantizedTensor:
     """
-    A copy of `q` whose scale_inv bytes lie in the tiles of 128 x 4 that GEMMs read.
+    Copies `q` with its scale_inv bytes in the tiles of 128 x 4 that GEMMs read.
 
     Keys and shapes stay; bytes move. Errors: ValueError if the scheme has no such layout or q has it
     already. Source: TransformerEngine's nvte_swizzle_scaling_factors.
@@ -154,7 +156,7 @@ def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
 
 def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = False, between: object = numpy.float32, **options: Unpack[QuantizeOptions]) -> QuantizedTensor:
     """
-    The values of `q`, rounded to the dtype `between`, by another scheme, direction or layout.
+    Rounds the values of `q` to `between`, then quantizes by another scheme, direction or layout.
 
     Errors:  as quantize() and dequantize().
     Source:  TransformerEngine's chain of dequantize and quantize, whose grouped form goes through
@@ -163,19 +165,19 @@ def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise
 
 def hadamard_transform(x: object, sign_mask: int = 55272, out: numpy.ndarray | None = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
-    The random Hadamard transform of each group of 16 rows, as rht=True puts columns through.
+    Returns the random Hadamard transform of each group of 16 rows, which rht=True applies.
 
     With the signs s of sign_mask (bit k set: s_k is -1) and Sylvester's matrix H, row 16 g + j becomes
     0.25 * sum over k of s_k H_kj times row 16 g + k; the exact sum is rounded once to the type of x.
     Shapes:  that of x, whose flattened rows are a multiple of 16; `out` as in dequantize().
     Options: threads, as in quantize().
-    Errors:  as quantize().
+    Errors:  as quantize(); ValueError for a sign_mask of more than 16 bits.
     Source:  TransformerEngine's common/hadamard_transform.
     """
 
 def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy.ndarray:
     """
-    MXFP8 scales, swizzled, for the codes of block-scaled FP8 whose scales are powers of two.
+    Returns swizzled MXFP8 scales for codes of block-scaled FP8 whose scales are powers of two.
 
     Shapes:  uint8, as MXFP8 has rowwise_scale_inv for the codes of that direction as they are stored.
     Errors:  ValueError if q is of another family or lacks the direction, or a scale is not a power of
@@ -183,11 +185,13 @@ def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy
     """
 
 def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: Unpack[SpecOptions]) -> QuantizedTensor:
-    """A QuantizedTensor of zeros, to be filled by quantize(..., out=)."""
+    """
+    Returns a QuantizedTensor of zeros, to be filled by quantize(..., out=).
+    """
 
 def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[QuantizeOptions]) -> list[QuantizedTensor]:
     """
-    quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
+    Quantizes groups of rows that lie one after another in `x`, each as if it were alone.
 
     Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has, 0 included; they
              add up to M. The results are of shape (size, K).
@@ -197,7 +201,7 @@ def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise
 
 def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[SpecOptions]) -> dict[str, dict[str, object]]:
     """
-    Where groups of these shapes lie when they are packed one after another.
+    Returns the places of groups of these shapes in packed buffers.
 
     Shapes:  those of the groups, which may differ in every dimension; empty ones are legal. For each
              buffer: "dtype", "size" of the flat packed array, and "groups", for each group its offset,
@@ -209,7 +213,7 @@ def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bo
 
 def grouped_quantize_packed(tensors: Iterable[object], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[QuantizeOptions]) -> tuple[list[QuantizedTensor], dict[str, numpy.ndarray]]:
     """
-    quantize() of each of `tensors` as if it were alone, into packed buffers.
+    Quantizes each of `tensors` as if it were alone, into packed buffers.
 
     Shapes:  the arrays are flat and as plan_grouped() says; what no group owns is zero. The
              QuantizedTensors are views of them.
@@ -219,7 +223,7 @@ def grouped_quantize_packed(tensors: Iterable[object], scheme: str, rowwise: boo
 
 def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_max: float, margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> tuple[numpy.ndarray, numpy.ndarray]:
     """
-    One step of delayed scaling: the rolled history and the scales to quantize with next.
+    Returns the rolled amax history and the scales of the next step of delayed scaling.
 
     Shapes:  amax_history is float32 (L, n), row 0 the newest amax of each of n tensors; scale and
              reduced_amax are float32 (n,). Both results are new arrays; the inputs stay as they are.
@@ -235,7 +239,7 @@ def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_
 
 def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, gelu: bool = False, gelu_in: numpy.ndarray | None = None, grad: bool = False, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
-    The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
+    Multiplies two quantized matrices as TransformerEngine's reference GEMMs do.
 
     layout:  "TN": a (M, K) times b (N, K) transposed, rowwise buffers of both (fprop: x, w).
              "NN": a (M, N) rowwise times b (N, K) columnwise (dgrad: dy, w).
@@ -294,20 +298,24 @@ def expand_product(a: QuantizedTensor, b: QuantizedTensor, layout: str, threads:
     """
 
 def per_tensor_scheme(fp8_dtype: object) -> str:
-    """Name of the per-tensor scheme whose elements are of fp8_dtype."""
+    """
+    Returns the name of the per-tensor scheme whose elements are of fp8_dtype.
+    """
 
 def mx_scheme(fp8_dtype: object, with_2d_quantization: bool) -> str:
-    """Name of the MXFP8 scheme whose elements are of fp8_dtype."""
+    """Returns the name of the MXFP8 scheme whose elements are of fp8_dtype."""
 
 def fp8_block_scheme(fp8_dtype: object, tiles: bool) -> str:
-    """Name of the block-scaled FP8 scheme whose elements are of fp8_dtype."""
+    """
+    Returns the name of the block-scaled FP8 scheme whose elements are of fp8_dtype.
+    """
 
 def nvfp4_scheme(fp4_dtype: object, tiles: bool) -> str:
-    """Name of the NVFP4 scheme whose elements are of fp4_dtype."""
+    """Returns the name of the NVFP4 scheme whose elements are of fp4_dtype."""
 
 def check_whole_blocks(quantizer: str, scheme: str, shape: object) -> None:
     """
-    ValueError unless rows and columns of shape are multiples of the scheme's block.
+    Raises ValueError unless rows and columns of shape are multiples of the scheme's block.
     """
 
 class Checkpoint:
@@ -360,39 +368,39 @@ JAXX_Scaling_Mode: dict = ...
 
 JAXX_Quantize_Layout: dict = ...
 
-AMAX_HISTORY_LENGTH: int = 1024
-
 HADAMARD_SIZE: int = 16
 
 HADAMARD_SIGN_MASK: int = 55272
 
 def dtypes_of_mode(scaling_mode: int) -> list[str]:
     """
-    Names of the dtypes of codes that a scaling mode makes; none for NO_SCALING.
+    Returns the names of the dtypes of codes that a scaling mode makes; none for NO_SCALING.
     """
 
 def scheme_of_mode(scaling_mode: int, dtype: str) -> str:
-    """Name of the scheme of a scaling mode whose codes are of that dtype."""
+    """
+    Returns the name of the scheme of a scaling mode whose codes are of that dtype.
+    """
 
 def block_of(scheme: str) -> tuple[int, int]:
     """
-    Rows and columns of a scheme's block; zeros where it is the whole tensor.
+    Returns rows and columns of a scheme's block; zeros where it is the whole tensor.
     """
 
 def scale_dtype_of(scheme: str) -> str:
-    """Name of the dtype of a scheme's stored scales."""
+    """Returns the name of the dtype of a scheme's stored scales."""
 
 def is_columnwise_transposed(scheme: str) -> bool:
-    """Whether columnwise codes lie transposed."""
+    """Returns whether columnwise codes lie transposed."""
 
 def scale_shapes(scheme: str, rows: int, cols: int, columnwise: bool) -> tuple[tuple[int, int], tuple[int, int]]:
     """
-    Shapes of the scales of a rows x cols matrix: with content, and stored.
+    Returns the shapes of the scales of a rows x cols matrix: with content, and stored.
     """
 
 def get_dbias_quantize_workspace_sizes(batch_size: int, hidden_size: int, in_dtype: int, out_dtype: int, scale_dtype: int, scaling_mode: int, q_layout: int) -> tuple:
     """
-    ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.
+    Returns ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.
     """
 
 def buffer_roles() -> list[str]:
@@ -427,12 +435,12 @@ class QuantSpec:
 
     def plan(self, shape: object) -> list[tuple[str, str, tuple[int, ...], str]]:
         """
-        Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).
+        Returns the buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).
         """
 
     def plan_rules(self, rank: int) -> list[tuple[str, str, list[tuple[tuple[int, ...], int, int]], str]]:
         """
-        Plan of all tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
+        Returns the plan of tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
 
         A size is (dimensions, divisor, multiple): the product of those dimensions of the tensor, divided by
         divisor (rounded up), then rounded up to a multiple of multiple. For sizes that are symbols.

@@ -89,11 +89,13 @@ def save(
     config:     the model's config.json; by default that of the folder, if it has one.
 
     Types:   any dtype that safetensors names, ml_dtypes' included.
-    Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of
-             its plan, an unknown convention, a path whose parent does not exist, or a folder with
-             other safetensors files; NotImplementedError for a tensor that the convention cannot
-             hold; OSError if it cannot be written. Every file appears whole or not at all.
+    Errors:  TypeError for another dtype or object, masked arrays included; ValueError for a name
+             that UTF-8 cannot encode, a tensor without all buffers of its plan, an unknown
+             convention, a path whose parent does not exist, or a folder with other safetensors
+             files; NotImplementedError for a tensor that the convention cannot hold; OSError if it
+             cannot be written. Every file appears whole or not at all.
     """
+    _check_names(tensors)
     folder = Path(path)
     if config is None and not folder.is_dir():
         _core.save(path, tensors, convention=convention)
@@ -131,6 +133,7 @@ def quantization_config(
     Names the modules of matrices that stay plain and, by the model's `config`, a tied output head.
     Errors:  as save(); ValueError if no tensor is quantized.
     """
+    _check_names(tensors)
     text, _ = _core.config_files(tensors, convention, json.dumps(config or {}))
     made: dict[str, Any] = json.loads(text)["quantization_config"]
     return made
@@ -162,6 +165,18 @@ def convert(
         error = result["error"]
         raise _EXCEPTIONS.get(error["kind"], ValueError)(error["message"])
     return result
+
+
+def _check_names(tensors: Mapping[str, object]) -> None:
+    """Raises ValueError for a name that UTF-8, the encoding of safetensors, cannot encode.
+
+    The core checks everything else, also that `tensors` is a mapping.
+    """
+    for name in getattr(tensors, "keys", tuple)():
+        try:
+            str(name).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"save: names must be encodable as UTF-8, got {name!a}") from None
 
 
 def _object_in(path: Path) -> dict[str, Any]:

@@ -215,9 +215,13 @@ def test_what_cannot_be_swizzled() -> None:
     message = r"^swizzle: the scheme must have swizzled scales, got fp8_e4m3$"
     with pytest.raises(ValueError, match=message):
         nf.swizzle(nf.quantize(X, "fp8_e4m3"))
-    with pytest.raises(ValueError, match=r"^unswizzle: the scales must not be compact already$"):
+    with pytest.raises(
+        ValueError, match=r"^unswizzle: the scales must be swizzled, got compact ones$"
+    ):
         nf.unswizzle(Q)
-    with pytest.raises(ValueError, match=r"^swizzle: the scales must not be swizzled already$"):
+    with pytest.raises(
+        ValueError, match=r"^swizzle: the scales must be compact, got swizzled ones$"
+    ):
         nf.swizzle(nf.swizzle(Q))
     with pytest.raises(TypeError, match=r"^swizzle: q must be a QuantizedTensor, got ndarray$"):
         nf.swizzle(X)

@@ -89,6 +89,21 @@ def test_types_narrower_than_a_byte_come_as_bytes(tmp_path: Path) -> None:
         ),
         (lambda path: nf.save(path, {1: X}), TypeError, "save: names must be str, got 1"),
         (
+            lambda path: nf.save(path, {"\ud800": X}),
+            ValueError,
+            "save: names must be encodable as UTF-8, got '\\ud800'",
+        ),
+        (
+            lambda path: nf.quantization_config({"\ud800": X}),
+            ValueError,
+            "save: names must be encodable as UTF-8, got '\\ud800'",
+        ),
+        (
+            lambda path: nf.save(path, {"w": np.ma.masked_less(X, 2)}),
+            TypeError,
+            "save: w must be a NumPy array or a QuantizedTensor, got numpy.ma.MaskedArray",
+        ),
+        (
             lambda path: nf.save(path, [X]),
             TypeError,
             "save: tensors must be a mapping of names to arrays, got list",

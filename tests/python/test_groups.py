@@ -92,6 +92,11 @@ def test_plans_of_groups_refuse_what_quantize_refuses() -> None:
     assert str(half.value) == (
         "plan_grouped: shape must be an int or a sequence of ints, got (4, 1.5)"
     )
+    with pytest.raises(TypeError) as half_rows:
+        nf.grouped_quantize(np.ones((64, 32), np.float32), [1.0, 63.0], "nvfp4")
+    assert str(half_rows.value) == (
+        "grouped_quantize: group_sizes must be an int or a sequence of ints, got [1.0, 63.0]"
+    )
 
 
 @pytest.mark.parametrize(

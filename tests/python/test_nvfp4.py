@@ -118,6 +118,23 @@ def test_transform_of_columns_is_what_rht_quantizes() -> None:
     assert_same(q.buffers["rowwise_data"], rowwise.buffers["rowwise_data"], "rows stay as they are")
 
 
+def test_rht_leaves_rows_alone_whatever_their_number() -> None:
+    x = RNG.standard_normal((20, 32)).astype(np.float32)
+    made, plain = (nf.quantize(x, "nvfp4", **options) for options in ({"rht": True}, {}))
+    for name, expected in plain.buffers.items():
+        assert_same(made.buffers[name], expected, name)
+    with pytest.raises(ValueError, match=r"rht needs .* rows that is a multiple of 16, got 20$"):
+        nf.quantize(x, "nvfp4", columnwise=True, rht=True)
+
+
+def test_a_sign_mask_has_16_bits() -> None:
+    x = np.ones((16, 16), np.float32)
+    message = r"^hadamard_transform: sign_mask must fit in 16 bits, got 120808$"
+    with pytest.raises(ValueError, match=message):
+        nf.hadamard_transform(x, sign_mask=0x1D7E8)
+    nf.hadamard_transform(x, sign_mask=0xFFFF)
+
+
 def test_amax_may_be_a_pair() -> None:
     x = RNG.standard_normal((32, 32)).astype(np.float32)
     q = nf.quantize(x, "nvfp4", columnwise=True, amax=(2.0, np.float32(8.0)))

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from narrowfloat import _core
 from narrowfloat.common.dtypes import element_dtype
+from narrowfloat.common.recipe import DelayedScaling
 from narrowfloat.jax.primitives import amax as amax_calls
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
@@ -238,7 +238,7 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
     amax_compute_algo: AmaxComputeAlgo = AmaxComputeAlgo.MAX
     scale: jax.Array = field(default_factory=lambda: jnp.ones((1,), jnp.float32))
     amax_history: jax.Array = field(
-        default_factory=lambda: jnp.zeros((_core.AMAX_HISTORY_LENGTH,), jnp.float32)
+        default_factory=lambda: jnp.zeros((DelayedScaling.amax_history_len,), jnp.float32)
     )
 
     def update(self, amax: jax.Array) -> None:

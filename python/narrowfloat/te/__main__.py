@@ -2,6 +2,8 @@
 """python -m narrowfloat.te [--as 9.0|10.0] [--also PKG] [--explain] SCRIPT ARGS"""
 
 import argparse
+import importlib.util
+import os
 import sys
 import types
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 from narrowfloat import te
 from narrowfloat.te import _import_hook
 from narrowfloat.te._explain import explain
-from narrowfloat.te._settings import GENERATIONS, SETTINGS
+from narrowfloat.te._settings import GENERATIONS, SETTINGS, package_names
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,15 +34,39 @@ def _parser() -> argparse.ArgumentParser:
         "--explain", action="store_true", help="lists every rewrite on the standard error output"
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    arguments.required = False  # argparse would name it where SCRIPT is missing
     return parser
 
 
+def _can_be_imported(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # an empty name, or __main__
+        return False
+
+
+def _error_in(options: argparse.Namespace) -> str | None:
+    """Returns what is wrong with SCRIPT or with the packages of --also; None for nothing.
+
+    Requires: sys.path[0] is the folder of the script.
+    """
+    script: Path = options.script
+    if not script.exists() or script.is_dir() or not os.access(script, os.R_OK):
+        return f"SCRIPT must be a file that can be read, got {script}"
+    for name in package_names(options.also):
+        if not _can_be_imported(name.partition(".")[0]):
+            return f"--also must name packages that can be imported, got {name}"
+    return None
+
+
 def run_script(script: Path, arguments: list[str]) -> None:
-    """Runs a script as `python SCRIPT ARGS` would, but rewritten."""
+    """Runs a script as `python SCRIPT ARGS` would, but rewritten.
+
+    Requires: sys.path[0] is the folder of the script.
+    """
     folder = script.resolve().parent
     SETTINGS.folders.add(folder)
-    sys.path[0] = str(folder)  # it was the current folder, for `python -m`
     sys.argv = [str(script), *map(_import_hook.rewrite_argument, arguments)]
     main = types.ModuleType("__main__")
     main.__file__ = str(script)
@@ -52,7 +78,12 @@ def run_script(script: Path, arguments: list[str]) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    sys.path[0] = str(options.script.resolve().parent)  # it was the current folder, of `python -m`
+    error = _error_in(options)
+    if error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     if options.generation:
         te.emulate(options.generation)
     te.also(options.also)

@@ -22,6 +22,11 @@ PACKAGES = ("transformer_engine", "nvdlfw_inspect")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
+def package_names(text: str) -> list[str]:
+    """Returns the names that commas separate in `text`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 @dataclass
 class Settings:
     """The choices of a process. They hold from the first import of transformer_engine on."""
@@ -41,7 +46,7 @@ class Settings:
 
     def add_packages(self, text: str) -> None:
         """Adds packages, whose names commas separate."""
-        self.packages.update(name.strip() for name in text.split(",") if name.strip())
+        self.packages.update(package_names(text))
         os.environ[ALSO] = ",".join(sorted(self.packages.difference(PACKAGES)))
 
     def may_choose(self, name: str) -> bool:

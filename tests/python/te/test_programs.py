@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import pytest
 from lookalike import Run, write
 
 SCRIPT = """
@@ -56,6 +57,32 @@ def test_an_error_of_a_script_shows_its_own_line(run: Run, tmp_path: Path) -> No
     done = run("-m", "narrowfloat.te", "train.py")
     assert 'train.py", line 4' in done.stderr
     assert "x.no_such()" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope.py"], "SCRIPT must be a file that can be read, got nope.py"),
+        (["."], "SCRIPT must be a file that can be read, got ."),
+        (["--also", "far,nosuch", "train.py"], "--also must name packages that can be imported"),
+        (["--also", ".", "train.py"], "--also must name packages that can be imported, got ."),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    run: Run, site: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    write(site, {"far/__init__.py": ""})
+    write(tmp_path, {"train.py": "print('ran')"})
+    done = run("-m", "narrowfloat.te", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"python -m narrowfloat.te: error: {message}")
+
+
+def test_without_arguments_the_script_is_missing(run: Run) -> None:
+    done = run("-m", "narrowfloat.te")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("the following arguments are required: SCRIPT")
 
 
 TESTS = """

@@ -2,11 +2,12 @@
 """Stands in for torch.cuda within rewritten modules: one CPU that answers as one GPU per process.
 
 Work on the CPU is done when a call returns, so streams and events have nothing to wait for. What
-is not here is torch.cuda's own attribute, which refuses for want of a GPU.
+is not here is torch.cuda's own attribute; what it returns or raises without a GPU is PyTorch's.
 """
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from types import SimpleNamespace
@@ -82,6 +83,17 @@ def memory_allocated(device: object = None) -> int:
 
 
 max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+memory_cached = max_memory_cached = memory_allocated
+
+
+def memory_stats(device: object = None) -> defaultdict[str, int]:
+    """Returns counters of memory, every one of them 0 as memory_allocated()."""
+    return defaultdict(int)
+
+
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:
+    """Returns the reason why there are no counters, in place of a table of them."""
+    return "narrowfloat.te: PyTorch does not count the memory of the CPU"
 
 
 def _nothing(*args: Any, **named: Any) -> None:
@@ -90,6 +102,7 @@ def _nothing(*args: Any, **named: Any) -> None:
 
 synchronize = set_device = empty_cache = ipc_collect = _lazy_init = set_stream = _nothing
 reset_peak_memory_stats = reset_max_memory_allocated = init = _nothing
+reset_accumulated_memory_stats = reset_max_memory_cached = _nothing
 
 
 class _Memory:

@@ -125,6 +125,16 @@ def test_events_and_pools_of_a_gpu() -> None:
     assert str(refused.value) == "narrowfloat.te: memory pools need a GPU"
 
 
+def test_counters_of_memory_are_0() -> None:
+    for owner in (cuda, cuda.memory):
+        assert owner.memory_stats()["allocated_bytes.all.current"] == owner.memory_cached() == 0
+        assert owner.memory_summary(abbreviated=True) == (
+            "narrowfloat.te: PyTorch does not count the memory of the CPU"
+        )
+        owner.reset_accumulated_memory_stats()
+        owner.reset_max_memory_cached()
+
+
 def recorded() -> cuda.Event:
     event = cuda.Event()
     event.record()

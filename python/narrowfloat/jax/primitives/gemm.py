@@ -87,20 +87,27 @@ class Factor(NamedTuple):
     side: Side
 
 
-def gemm_attributes(
-    lhs: Side, lhs_matrix: Sequence[int], rhs: Side, rhs_matrix: Sequence[int]
-) -> dict[str, object]:
-    """Returns the handler's attributes; -1 in a matrix is the size of a group."""
-    attributes: dict[str, object] = {}
-    for name, side, matrix in (("lhs", lhs, lhs_matrix), ("rhs", rhs, rhs_matrix)):
-        attributes[f"{name}_spec"] = str(side.spec)
-        attributes[f"{name}_rows"], attributes[f"{name}_cols"] = map(int, matrix)
-        attributes[f"{name}_turned"] = bool(side.is_turned)
-    return attributes
+class ProductPrimitive(BasePrimitive):
+    """A handler that reads two operands of codes. static: a Side and a matrix of each."""
+
+    @staticmethod
+    def attributes(**static: Any) -> dict[str, object]:
+        """Returns the handler's attributes; -1 in a matrix is the size of a group."""
+        attributes: dict[str, object] = {}
+        for name in ("lhs", "rhs"):
+            side: Side = static[name]
+            rows, cols = map(int, static[f"{name}_matrix"])
+            attributes |= {
+                f"{name}_spec": str(side.spec),
+                f"{name}_rows": rows,
+                f"{name}_cols": cols,
+                f"{name}_turned": bool(side.is_turned),
+            }
+        return attributes
 
 
 @register_primitive
-class GemmPrimitive(BasePrimitive):
+class GemmPrimitive(ProductPrimitive):
     """nf_gemm_ffi of two matrices.
 
     Operands: codes, scale_inv without padding and amax of lhs, the same of rhs; bias, in the shape
@@ -117,11 +124,6 @@ class GemmPrimitive(BasePrimitive):
         left, right = static["lhs"], static["rhs"]
         shape = (*left.kept(operands[0].shape), *right.kept(operands[3].shape))
         return [ShapedArray(shape, static["out_dtype"])]
-
-    @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:
-        lhs, rhs = static["lhs"], static["rhs"]
-        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
@@ -217,7 +219,7 @@ def multiply_codes(
 
 
 @register_primitive
-class GroupedGemmPrimitive(BasePrimitive):
+class GroupedGemmPrimitive(ProductPrimitive):
     """nf_gemm_ffi of a pair of matrices for each group.
 
     Operands, group after group: flat codes and scale_inv and the amaxes (G,) of lhs, the same of
@@ -232,11 +234,6 @@ class GroupedGemmPrimitive(BasePrimitive):
     @staticmethod
     def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
         return [ShapedArray(static["out_shape"], static["out_dtype"])]
-
-    @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:
-        lhs, rhs = static["lhs"], static["rhs"]
-        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
@@ -286,7 +283,7 @@ def multiply_groups(
 
 
 @register_primitive
-class ExpandProductPrimitive(BasePrimitive):
+class ExpandProductPrimitive(ProductPrimitive):
     """nf_expand_product_ffi: both operands of a product as bfloat16, if that loses nothing.
 
     Operands: codes, scale_inv without padding and amax of lhs, the same of rhs.
@@ -307,11 +304,6 @@ class ExpandProductPrimitive(BasePrimitive):
             ShapedArray((1,), np.dtype(np.float32)),
             ShapedArray((1,), np.dtype(np.bool_)),
         ]
-
-    @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:
-        lhs, rhs = static["lhs"], static["rhs"]
-        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:

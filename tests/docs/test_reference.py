@@ -17,13 +17,14 @@ FOLDERS = ("ops", "types", "tensor", "schemes", "numerics")
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_list_their_names(module: str) -> None:
     if module.startswith("narrowfloat.jax"):
-        pytest.importorskip("jax")
+        pytest.importorskip("jax", reason="JAX is not installed")
     assert importlib.import_module(module).__all__
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_exist(name: str) -> None:
-    pytest.importorskip("transformers" if "transformers" in name else "nvdlfw_inspect")
+    owner = "transformers" if "transformers" in name else "nvdlfw_inspect"
+    pytest.importorskip(owner, reason=f"{owner} is not installed")
     module, cls = name.rsplit(".", 1)
     assert importlib.import_module(module).__dict__[cls].__doc__
 

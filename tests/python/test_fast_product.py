@@ -124,7 +124,7 @@ def test_the_environment_chooses_the_mode_of_calls_that_name_none() -> None:
 
 @needs_bfloat16
 def test_no_second_openmp_runtime_comes_beside_pytorch() -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     run(BESIDE_TORCH)
 
 

@@ -124,7 +124,7 @@ def test_nothing_is_loaded_and_nothing_leaves_the_window(
 
 @needs_browser
 def test_light_and_dark(report: tuple[Path, dict]) -> None:
-    image = pytest.importorskip("PIL.Image")
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     page = report[0]
     means = []
     for dark, name in ((1, "light"), (0, "dark")):

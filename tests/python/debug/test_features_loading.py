@@ -10,6 +10,7 @@ import nvdlfw_inspect.api as debug_api
 import pytest
 import torch
 import yaml
+from narrowfloat.debug._check import check
 from sessions import FEATURES, section, session
 
 PAIR = {"gemms": ["fprop"], "tensors": ["weight"]}
@@ -264,8 +265,17 @@ def test_blocks_that_are_no_mappings(block: object) -> None:
 
 def test_results_of_other_gemms_do_not_count() -> None:
     """Lists are a product, in which not every pair exists."""
-    with session(section(PerTensorScaling={"gemms": ["dgrad"], "tensors": ["gradient", "output"]})):
+    config = section(PerTensorScaling={"gemms": ["dgrad"], "tensors": ["gradient", "output"]})
+    with session(config):
         pass
+    plan = check(config, ["layer"]).plans["layer"]
+    found = [
+        (gemm, tensor)
+        for gemm, steps in plan.gemms.items()
+        for tensor, step in steps.items()
+        if step.feature
+    ]
+    assert found == [("dgrad", "gradient")]
 
 
 def test_a_block_without_enabled() -> None:

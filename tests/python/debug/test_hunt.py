@@ -61,20 +61,27 @@ def losses(text: str) -> dict[str, float]:
 def test_the_matrix_is_what_is_wrong_and_nearly_all_that_is(printed: tuple[str, Path]) -> None:
     found = losses(printed[0])
     good = found["high precision"]
-    assert found["weight"] > 2 * good and found["stem, mid.0, fuse, mid.1, head"] > 2 * good
-    assert found["activation"] < 1.2 * good and found["stem, mid.0"] < 1.3 * good
-    assert found["cure.yaml: all but that"] < 1.6 * good
+    everything = found["stem, mid.0, fuse, mid.1, head"]
+    broken = debug_hunt.BROKEN * good
+    assert found["weight"] > broken and everything > broken
+    assert found["activation"] < broken and found["stem, mid.0"] < broken
+    # Nearly all: without that matrix, less than half of what E5M2 adds to the loss is left.
+    assert found["cure.yaml: all but that"] - good < (everything - good) / 2
 
 
 def test_the_page_shows_what_is_printed(printed: tuple[str, Path]) -> None:
-    """Losses may differ in the last places from machine to machine."""
+    """Losses differ from machine to machine: training multiplies differences of roundings.
+
+    No bound follows from the roundings. A loss on the page must be nearer to the printed one than
+    to the threshold of the hunt, so that the page shows on which side of it each loss lies.
+    """
     page = (ROOT / "docs" / "debug.md").read_text(encoding="utf-8")
     shown = re.search(r"```text\n(high precision .*?)```", page, re.DOTALL)[1]
     number = r"0\.\d{4}"
     assert re.sub(number, "#", shown) == re.sub(number, "#", printed[0])
-    pairs = zip(re.findall(number, shown), re.findall(number, printed[0]), strict=True)
-    for old, new in pairs:
-        assert float(new) == pytest.approx(float(old), rel=0.25)
+    old, new = ([float(loss) for loss in re.findall(number, text)] for text in (shown, printed[0]))
+    for on_page, found in zip(old, new, strict=True):
+        assert abs(found - on_page) < abs(on_page - debug_hunt.BROKEN * old[0])
 
 
 def test_the_figure_is_drawn(printed: tuple[str, Path]) -> None:

@@ -65,7 +65,7 @@ def test_members_are_numbered_in_order_and_pickled_by_name(name: str) -> None:
 
 
 def test_a_cast_to_e4m3_keeps_its_values_under_jit() -> None:
-    jax = pytest.importorskip("jax")
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
     from narrowfloat.te.jax import runtime
 
     values = np.array([448.0, 256.0, 2.0**-9, -448.0], np.float32)
@@ -76,7 +76,7 @@ def test_a_cast_to_e4m3_keeps_its_values_under_jit() -> None:
 
 
 def test_a_product_of_blocks_is_that_of_the_decoded_values() -> None:
-    jnp = pytest.importorskip("jax.numpy")
+    jnp = pytest.importorskip("jax.numpy", reason="JAX is not installed")
     from narrowfloat.te.jax import runtime
 
     random = np.random.default_rng(0)

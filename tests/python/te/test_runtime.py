@@ -151,7 +151,9 @@ def test_sums_of_groups_are_float32() -> None:
 
 
 def test_kernels_of_jax_without_a_stand_in() -> None:
-    native = pytest.importorskip("narrowfloat.te.jax.native", exc_type=ModuleNotFoundError)
+    native = pytest.importorskip(
+        "narrowfloat.te.jax.native", reason="JAX is not installed", exc_type=ModuleNotFoundError
+    )
     from narrowfloat.te.jax import products
 
     with pytest.raises(NotImplementedError) as raised:

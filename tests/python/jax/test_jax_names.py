@@ -19,6 +19,7 @@ from narrowfloat.jax.quantize import NoScaleTensor, QuantizerFactory, ScalingMod
 PLACES = {
     "quantize.quantizer": ("QuantizerFactory", "QuantizerSet", "noop_quantizer_set"),
     "quantize.tensor": ("ScaledTensorFactory",),
+    "quantize.misc": ("QuantizeLayout",),
     "dense": ("dense", "grouped_dense"),
     "cpp_extensions.gemm": ("gemm", "grouped_gemm"),
 }

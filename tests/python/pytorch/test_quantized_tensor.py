@@ -4,6 +4,7 @@
 import copy
 import re
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -106,6 +107,26 @@ def test_identities_keep_bytes_and_gradients(kind: str, operation: str) -> None:
     grad = sample(dtype=torch.bfloat16, seed=6)
     result.backward(grad)
     assert type(tensor.grad) is torch.Tensor and torch.equal(tensor.grad, grad)
+
+
+@every
+@pytest.mark.parametrize(
+    "alias",
+    [
+        lambda t: t.expand(128, -1),
+        lambda t: t.expand_as(torch.empty(128, 256)),
+        lambda t: torch.broadcast_to(t, (128, 256)),
+        torch.ops.aten.alias,
+    ],
+    ids=["expand", "expand_as", "broadcast_to", "alias"],
+)
+def test_views_of_the_whole_are_in_the_graph(kind: str, alias: Callable) -> None:
+    parameter = torch.nn.Parameter(quantized(kind))
+    result = alias(parameter)
+    assert type(result) is type(parameter.data) and result.grad_fn is not None
+    assert_same_buffers(result, parameter, "the view")
+    (result.dequantize() * 2).sum().backward()
+    assert torch.equal(parameter.grad, torch.full((128, 256), 2.0))
 
 
 @every

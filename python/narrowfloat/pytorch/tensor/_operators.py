@@ -68,6 +68,8 @@ def row_shard(
     return (first, first + size[0]) if first + size[0] <= shape[0] else None
 
 
+# Autograd gives the result of alias() its node, and takes no result that requires grad already.
+@implements(aten.alias.default, SchemeTensor)
 @implements(aten.detach.default, SchemeTensor)
 def _detach(tensor: SchemeTensor) -> QuantizedTensor:
     return type(tensor).make_like(tensor)
@@ -82,11 +84,6 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
 @implements(aten.detach_.default, QuantizedTensor)
 def _detach_in_place(tensor: QuantizedTensor) -> QuantizedTensor:
     return tensor
-
-
-@implements(aten.alias.default, SchemeTensor)
-def _alias(tensor: SchemeTensor) -> QuantizedTensor:
-    return type(tensor).make_like(tensor, requires_grad=tensor.requires_grad)
 
 
 @implements(aten.clone.default, SchemeTensor)

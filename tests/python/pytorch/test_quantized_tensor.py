@@ -399,8 +399,9 @@ def test_data_tensors(kind: str) -> None:
 def test_metadata_makes_an_alias(kind: str) -> None:
     tensor = quantized(kind)
     alias = type(tensor)(shape=tensor.shape, dtype=tensor.dtype, **tensor.get_metadata())
-    for name, buffer in buffers(alias).items():
-        assert buffer is buffers(tensor)[name]
+    positional = type(tensor)(tensor.shape, tensor.dtype, **tensor.get_metadata())
+    for name, buffer in buffers(tensor).items():
+        assert buffers(alias)[name] is buffer and buffers(positional)[name] is buffer
     with pytest.raises(ValueError, match=r"^fake_dtype \(.*\) does not match dtype \(.*\)$"):
         type(tensor)(shape=tensor.shape, dtype=torch.float16, **tensor.get_metadata())
 

@@ -112,7 +112,7 @@ class TableStorage(QuantizedTensorStorage):
 
     BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
     SETTINGS: ClassVar[tuple[Setting, ...]] = ()
-    POSITIONAL: ClassVar[bool] = False  # whether fields can be positional arguments
+    POSITIONAL: ClassVar[bool] = False  # whether fields of bare storages can be positional
 
     # These follow from the table.
     FAMILY: ClassVar[type[TableStorage]]  # the class that has the table
@@ -134,6 +134,9 @@ class TableStorage(QuantizedTensorStorage):
         cls._is_tensor = issubclass(cls, torch.Tensor)
         if "BUFFERS" in cls.__dict__ or "SETTINGS" in cls.__dict__:
             cls._read_table()
+        if cls._is_tensor and hasattr(cls, "FAMILY"):  # shape and dtype come first, as in a wrapper
+            cls._positional = ()
+            cls.__signature__ = signature_of(cls.BUFFERS, cls.SETTINGS, cls._positional)
 
     @classmethod
     def _read_table(cls) -> None:
@@ -156,7 +159,8 @@ class TableStorage(QuantizedTensorStorage):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Makes a bare storage, or a tensor on the device of its codes, over the given buffers.
 
-        The fields are arguments; those of a tensor's wrapper follow. The quantizer is copied.
+        The fields are arguments. Those of a tensor's wrapper come after them, but a tensor takes
+        its fields by name, so that shape and dtype can be positional. The quantizer is copied.
         Errors: TypeError for an argument that is missing or given twice.
         """
         if args:

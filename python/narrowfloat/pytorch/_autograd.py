@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -102,6 +102,37 @@ class _ViewFunc(torch.autograd.Function):
 
 class _ReshapeFunc(_ViewFunc):
     """Does what _ViewFunc does: quantized tensors are contiguous, so that a reshape is a view."""
+
+
+class _FirstOrderFunc(torch.autograd.Function):
+    """Returns gradients that have no derivative: a backward pass through them raises."""
+
+    @staticmethod
+    def forward(ctx: Context, name: str, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.name = name
+        return tuple(gradient.detach() for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Context, *grads: torch.Tensor) -> NoReturn:
+        raise RuntimeError(
+            f"{ctx.name}: second-order gradients are not supported in quantized products; call "
+            "backward() or torch.autograd.grad() without create_graph=True, or run the layer "
+            "without a recipe"
+        )
+
+
+def first_order_only(
+    name: str, gradients: tuple[torch.Tensor | None, ...]
+) -> tuple[torch.Tensor | None, ...]:
+    """Returns the gradients in a graph whose backward pass raises RuntimeError.
+
+    Without it they would be constants, and what is derived from them zero. name: of the layer.
+    """
+    given = [g.detach().requires_grad_() for g in gradients if g is not None]
+    if not given:
+        return gradients
+    made = iter(_FirstOrderFunc.apply(name, *given))
+    return tuple(None if gradient is None else next(made) for gradient in gradients)
 
 
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:

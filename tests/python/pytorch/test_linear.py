@@ -4,6 +4,7 @@
 import copy
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +15,14 @@ from narrowfloat.common.recipe import (
     MXFP8BlockScaling,
     NVFP4BlockScaling,
 )
-from narrowfloat.pytorch import Float8Tensor, Linear, MXFP8Tensor, autocast, quantized_model_init
+from narrowfloat.pytorch import (
+    Float8Tensor,
+    GroupedLinear,
+    Linear,
+    MXFP8Tensor,
+    autocast,
+    quantized_model_init,
+)
 from narrowfloat.pytorch.module import Linear as FromModule
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 
@@ -246,6 +254,43 @@ def test_a_kept_graph_takes_a_second_backward_pass() -> None:
     first = layer.weight.grad.clone()
     y.sum().backward()
     assert torch.equal(layer.weight.grad, first + first)
+
+
+@pytest.mark.parametrize("activation", [torch.tanh, lambda y: y], ids=["tanh", "linear"])
+@pytest.mark.parametrize("wanted", ["input", "weight"])
+@pytest.mark.parametrize("kind", [Linear, GroupedLinear])
+def test_second_order_gradients_raise_under_a_recipe(
+    kind: type, wanted: str, activation: Callable
+) -> None:
+    layer = kind(*((1,) if kind is GroupedLinear else ()), 64, 32)
+    x = torch.randn(32, 64, requires_grad=True)
+    with autocast(recipe=MXFP8BlockScaling()):
+        y = activation(layer(x, [32]) if kind is GroupedLinear else layer(x))
+    of = x if wanted == "input" else next(layer.parameters())
+    (first,) = torch.autograd.grad(y.sum(), of, retain_graph=True)
+    (gradient,) = torch.autograd.grad(y.sum(), of, create_graph=True)
+    assert torch.equal(first, gradient)
+    with pytest.raises(RuntimeError, match=r"second-order gradients are not supported"):
+        gradient.square().sum().backward()
+
+
+def test_second_order_gradients_that_are_constants_need_no_graph() -> None:
+    layer = Linear(64, 32).requires_grad_(False)
+    x = torch.randn(32, 64, requires_grad=True)
+    with autocast(recipe=MXFP8BlockScaling()):
+        y = layer(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert not gradient.requires_grad
+
+
+def test_second_order_gradients_without_a_recipe_are_those_of_nn_linear() -> None:
+    found = []
+    for layer in pair(64, 32):
+        x = torch.linspace(-1, 1, 32 * 64).reshape(32, 64).requires_grad_()
+        (gradient,) = torch.autograd.grad(layer(x).tanh().sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        found.append([x.grad, layer.weight.grad])
+    assert_same(*found)
 
 
 def test_gradients_that_nobody_wants_are_not_made() -> None:

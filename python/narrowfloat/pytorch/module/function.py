@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._autograd import first_order_only
 from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch._types import Context, TensorLike
@@ -88,27 +89,44 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, dy: torch.Tensor) -> tuple[Any, ...]:
-        """Computes the gradients of x, the weights and the biases."""
-        call, count = ctx.call, len(ctx.call.slots)
-        restored = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
-        with plain_arithmetic(dy.device.type), product_mode(call.product_mode):
-            xs, ws = _backward_operands(ctx, restored[:count], restored[count:])
-            dy = dy.contiguous() if not isinstance(dy, QuantizedTensorStorage) else dy
-            gradients = _gradients(ctx, dy)
-            dx = None
-            if ctx.needs_dgrad:
-                watchers = _backward_column(call, "dgrad")
-                dx = join(multiply("dgrad", call.name, gradients, ws, call.dtype, watchers))
-            if call.put_wgrad is None:
-                dws, dbs = _parameter_gradients(ctx, dy, gradients, xs)
-                # Empties the storages again: a second pass over a kept graph restores them.
-                ctx.tensor_objects = prepare_for_saving(*restored)[1]
-            else:
-                call.put_wgrad(lambda: _parameter_gradients(ctx, dy, gradients, xs))
-                dws, dbs = [None] * count, [None] * count
-        if call.ends_step is not None:
-            call.ends_step()
-        return dx, None, *dws, *dbs
+        """Computes the gradients of x, the weights and the biases; they have no derivative."""
+        saved = ctx.saved_tensors  # a checkpoint computes them here, with gradients
+        with torch.no_grad():
+            dx, *others = _backward(ctx, dy, saved)
+        if torch.is_grad_enabled() and _has_second_order(ctx, dy):
+            dx, *others = first_order_only(ctx.call.name, (dx, *others))
+        return dx, None, *others
+
+
+def _has_second_order(ctx: Context, dy: TensorLike) -> bool:
+    """Returns whether a gradient depends on a tensor that requires one."""
+    return getattr(dy, "requires_grad", False) or (ctx.needs_dgrad and any(ctx.needs_wgrad))
+
+
+def _backward(
+    ctx: Context, dy: TensorLike, saved: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor | None, ...]:
+    """Returns the gradients of x, the weights and the biases."""
+    call, count = ctx.call, len(ctx.call.slots)
+    restored = restore_from_saved(ctx.tensor_objects, saved)
+    with plain_arithmetic(dy.device.type), product_mode(call.product_mode):
+        xs, ws = _backward_operands(ctx, restored[:count], restored[count:])
+        dy = dy.contiguous() if not isinstance(dy, QuantizedTensorStorage) else dy
+        gradients = _gradients(ctx, dy)
+        dx = None
+        if ctx.needs_dgrad:
+            watchers = _backward_column(call, "dgrad")
+            dx = join(multiply("dgrad", call.name, gradients, ws, call.dtype, watchers))
+        if call.put_wgrad is None:
+            dws, dbs = _parameter_gradients(ctx, dy, gradients, xs)
+            # Empties the storages again: a second pass over a kept graph restores them.
+            ctx.tensor_objects = prepare_for_saving(*restored)[1]
+        else:
+            call.put_wgrad(lambda: _parameter_gradients(ctx, dy, gradients, xs))
+            dws, dbs = [None] * count, [None] * count
+    if call.ends_step is not None:
+        call.ends_step()
+    return dx, *dws, *dbs
 
 
 def quantize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from typing_extensions import TypeIs
 
+from narrowfloat.pytorch._autograd import first_order_only
 from narrowfloat.pytorch._types import Context, Group
 from narrowfloat.pytorch.module.watching import Slots, is_watching
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
@@ -84,6 +85,8 @@ class _GatherRows(torch.autograd.Function):
         parts = parts.reshape(world * shape[0], *shape[1:])
         total = parts.new_empty(shape)
         torch.distributed.reduce_scatter_tensor(total, parts, group=ctx.group)
+        if grad.requires_grad and torch.is_grad_enabled():
+            (total,) = first_order_only("gather of an input", (total,))
         return total, None, None, None
 
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from typing_extensions import TypeIs
 
 from narrowfloat.pytorch._inference import run_in_inference_mode
+from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import (
     Effect,
     arguments_of,
@@ -181,7 +182,7 @@ def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> N
             f"{func}: {_name_of(type(old))} of shape {tuple(old.shape)} cannot become "
             f"{tuple(new.shape)} in place"
         )
-    old.quantize_(new)
+    old.quantize_(new if old.HOLDS_VALUES else in_float32_if_double(new))
 
 
 def _returned(effect: Effect, written: list[Any], result: object) -> object:

@@ -30,6 +30,7 @@ __all__ = [
     "column_sums",
     "dequantize",
     "flatten_shape",
+    "in_float32_if_double",
     "make_spec",
     "name_fields",
     "plan",
@@ -39,6 +40,12 @@ __all__ = [
 
 # The types of inputs and outputs of the verbs.
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def in_float32_if_double(values: torch.Tensor) -> torch.Tensor:
+    """Returns float64 values rounded to float32, which quantizers take; others as they are."""
+    return values.float() if values.dtype is torch.float64 else values
+
 
 _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 

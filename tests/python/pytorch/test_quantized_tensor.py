@@ -445,3 +445,26 @@ def test_a_dtype_that_is_no_element_format_is_refused(quantizer: type) -> None:
     rule = "quantize: a quantizer's dtype must be one of kFloat8E4M3, kFloat8E5M2, kFloat4E2M1"
     with pytest.raises(ValueError, match=f"^{rule}, got kInt32$"):
         quantizer(torch.int32).quantize(torch.zeros(32, 32))
+
+
+@pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")
+@pytest.mark.parametrize("cast", [lambda m: m.double(), lambda m: m.to(torch.float64)])
+@every
+def test_modules_become_float64(kind: str, cast: Callable) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    weight = quantized(kind)
+    model[0].weight = torch.nn.Parameter(weight)
+    # What the values give, because a scale or a row of another direction may follow from them.
+    expected = ALL[kind]()(weight.dequantize()).dequantize().double()
+    cast(model)
+    parameter = model[0].weight
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert type(parameter.data) is type(weight) and parameter.requires_grad
+    assert torch.equal(parameter.dequantize(), expected)
+    parameter.data = expected.double() * 2
+    assert torch.equal(
+        parameter.dequantize(), ALL[kind]()(expected.float() * 2).dequantize().double()
+    )
+    with torch.no_grad():
+        parameter.mul_(2)
+    assert parameter.dtype == torch.float64 and parameter.dequantize().dtype == torch.float64

@@ -140,7 +140,9 @@ def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
     """Returns `src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
     if src.shape != dst.shape:
         src = src.expand(dst.shape)
-    return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
+    if src.dtype in _native.FLOAT_DTYPES:
+        return src
+    return _native.in_float32_if_double(src.to(dst.dtype))
 
 
 def of_one_family(dst: object, src: object) -> bool:

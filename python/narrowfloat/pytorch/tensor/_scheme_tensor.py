@@ -17,6 +17,7 @@ from narrowfloat.pytorch._autograd import (
     _ViewFunc,
     resolve_shape,
 )
+from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
@@ -194,7 +195,8 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         """Takes the values, shape, type and device of a tensor that is not of this class."""
         quantizer = self._get_quantizer()._with_group_of(self).copy()
         quantizer.internal = False
-        self._rebind(quantizer.quantize_impl(tensor.detach()))
+        made = quantizer.quantize_impl(in_float32_if_double(tensor.detach()))
+        self._rebind(made if made.dtype is tensor.dtype else made.to_dtype(tensor.dtype))
 
     def _rebind(self, tensor: SchemeTensor) -> None:
         """Takes the fields of a tensor of this class, and its outer metadata where they differ."""

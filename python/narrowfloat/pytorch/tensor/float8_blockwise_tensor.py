@@ -152,7 +152,7 @@ class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in Py
         if not self._on(tensor.device) or self.dtype != tensor.dtype:
             self._set_plain_data(tensor)
             return
-        self._quantizer.update_quantized(tensor.detach(), self)
+        self._quantizer.update_quantized(_native.in_float32_if_double(tensor.detach()), self)
 
 
 def _make_float8_blockwise_tensor_in_reduce_ex(*arguments: Any) -> Float8BlockwiseQTensor:

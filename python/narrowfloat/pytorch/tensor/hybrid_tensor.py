@@ -19,6 +19,7 @@ from narrowfloat.pytorch._autograd import (
     resolve_shape,
 )
 from narrowfloat.pytorch._graph_operators import name_buffers
+from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._types import Group, Quantized, TensorLike
 from narrowfloat.pytorch.quantized_tensor import (
@@ -449,7 +450,12 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         if not isinstance(tensor, self._quantizer.TENSOR):
             quantizer = self._quantizer.copy()
             quantizer.internal = False
-            source = quantizer.quantize_impl(tensor.detach())
+            values = tensor.detach()
+            if not all(quantizer.holds_values()):
+                values = in_float32_if_double(values)
+            source = quantizer.quantize_impl(values)
+            if source.dtype is not tensor.dtype:
+                source = source.to_dtype(tensor.dtype)
         outer = (source.shape, source.dtype)
         if (self.shape, self.dtype) != outer:
             shell = torch.Tensor._make_wrapper_subclass(

@@ -386,7 +386,7 @@ class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore
         if tensor.shape != self.shape or tensor.dtype != self.dtype or not self._on(tensor.device):
             super()._set_plain_data(tensor)
             return
-        self._quantizer.update_quantized(tensor.detach(), self)
+        self._quantizer.update_quantized(_native.in_float32_if_double(tensor.detach()), self)
 
 
 def _make_nvfp4_tensor_in_reduce_ex(*arguments: Any) -> NVFP4Tensor:

@@ -367,3 +367,17 @@ def test_a_recipe_that_the_function_makes_breaks_the_graph() -> None:
     rule = "autocast: the recipe must be made outside of the function that is compiled"
     with pytest.raises(torch._dynamo.exc.UserError, match=rule):
         torch.compile(call, backend="aot_eager", fullgraph=True)(x)
+
+
+@pytest.mark.parametrize("rejected_first", [False, True])
+@pytest.mark.parametrize("kind", ["mxfp8", "block"])
+def test_a_rejected_call_leaves_no_trace(kind: str, rejected_first: bool) -> None:
+    layer, chosen, x = nfp.Linear(128, 128), RECIPES[kind](), torch.randn(128, 128)
+    compiled = torch.compile(within(chosen), backend="aot_eager")
+    if not rejected_first:
+        compiled(layer, x).sum().backward()
+    with pytest.raises(TypeError, match="the input and weight must have the same dtype"):
+        compiled(layer, x.double())
+    compiled(layer, x).sum().backward()
+    with torch.no_grad():
+        assert torch.equal(compiled(layer, x), within(chosen)(layer, x))

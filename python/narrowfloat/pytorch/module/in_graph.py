@@ -8,7 +8,7 @@ which are arguments of the node. The node runs the layer's own autograd function
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -234,6 +234,16 @@ def is_watched(layer: RunningLayer) -> bool:
 def find_watcher(layer: RunningLayer) -> None:
     """Gives a layer that is older than the factory its watcher."""
     layer._find_watcher()
+
+
+@_disable_dynamo
+def run_untraced(function: Callable[..., Any], *args: Any) -> object:
+    """Calls the function and traces nothing in it.
+
+    After a call that raised, a tracer runs the layer and traces the functions that it calls one by
+    one, where quantizers are no constants.
+    """
+    return function(*args)
 
 
 @_disable_dynamo

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from narrowfloat.pytorch.module.in_graph import (
     is_plain,
     plan_in_graph,
     run_outside,
+    run_untraced,
 )
 from narrowfloat.pytorch.module.scales import scales_of, with_scales
 from narrowfloat.pytorch.module.sharded import is_dtensor
@@ -44,6 +46,12 @@ class RunningLayer(QuantizedLayer):
         """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
         if torch.compiler.is_dynamo_compiling():
             return self._trace(*args)
+        if "torch._dynamo" in sys.modules:
+            return run_untraced(self._run, *args)
+        return self._run(*args)
+
+    def _run(self, *args: Any) -> object:
+        """Does what forward() does, outside of graphs."""
         again = first_pass_of(self)
         if again is None:
             return self._forward(None, *args)

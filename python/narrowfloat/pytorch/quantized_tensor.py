@@ -361,6 +361,18 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             f"{self.__class__.__name__} class does not implement detach function"
         )
 
+    def _tangent(self) -> Any:  # noqa: ANN401  # a plain tensor where a class is expected
+        """Returns a plain tensor of the shape and type of gradients, with no values."""
+        return self._live_buffers()[0].new_empty(self.shape, dtype=self.dtype)
+
+    def __coerce_same_metadata_as_tangent__(
+        self,
+        flatten_spec: object,
+        expected_type: type | None = None,
+    ) -> torch.Tensor | None:
+        """Returns a quantized gradient as the plain one that a graph expects."""
+        return self._plain() if expected_type is torch.Tensor else None
+
     def view(self, *shape: Any) -> torch.Tensor:  # sizes, one sequence of sizes, or a dtype
         raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
 

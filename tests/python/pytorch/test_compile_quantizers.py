@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from families import ALL, SCHEMES, assert_same_buffers, buffers, delayed, sample
+from families import ALL, SCHEMES, VALUES, assert_same_buffers, buffers, delayed, sample
 from narrowfloat.pytorch.cpp_extensions import general_gemm
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -396,3 +396,17 @@ def test_the_operator_of_delayed_scaling_keeps_its_promises() -> None:
         (sample(4, 4),),
         test_utils=("test_schema", "test_faketensor"),
     )
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_quantized_results_pass_plain_gradients(kind: str) -> None:
+    quantizer = ALL[kind]()
+    compiled = torch.compile(lambda a: quantizer(a * 3), fullgraph=True, backend="aot_eager")
+    for read in (lambda q: q.dequantize(), lambda q: q * 1):
+        x = sample(requires_grad=True)
+        quantized = compiled(x)
+        assert type(quantized) is quantizer.TENSOR and quantized.requires_grad
+        (read(quantized) * 2).sum().backward()
+        assert torch.equal(x.grad, torch.full_like(x, 6))
+    quantized = compiled(sample(requires_grad=True))
+    (quantized.view(quantized.shape) * 2).sum().backward()  # a node whose gradient is a view

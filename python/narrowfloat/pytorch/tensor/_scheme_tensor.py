@@ -19,6 +19,7 @@ from narrowfloat.pytorch._autograd import (
 )
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
@@ -91,6 +92,8 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     __repr__ = QuantizedTensor.__repr__
 
     def detach(self) -> SchemeTensor:
+        if is_asked_for_tangent():
+            return self._tangent()
         return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:

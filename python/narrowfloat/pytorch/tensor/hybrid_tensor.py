@@ -21,6 +21,7 @@ from narrowfloat.pytorch._autograd import (
 from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import Group, Quantized, TensorLike
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
@@ -378,6 +379,8 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     def detach(self) -> HybridQuantizedTensor:
         """Returns an alias with children of its own, so that saving one leaves the other whole."""
+        if is_asked_for_tangent():
+            return self._tangent()
         return self._rebuild(**self._map(rewrap))
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -43,6 +43,10 @@ __all__ = [
     "restore_from_saved",
 ]
 
+# Operators that take quantized tensors themselves, in place of their values: overloads of
+# torch.ops, which a program adds. TransformerEngine's name.
+_quantized_tensor_passthrough_ops: set[Operator] = set()
+
 # The tensors that a quantizer makes.
 TensorT_co = TypeVar("TensorT_co", covariant=True, bound="Quantized", default="Quantized")
 
@@ -483,4 +487,6 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
     ) -> object:
+        if func in _quantized_tensor_passthrough_ops:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
         return _dispatch.dispatch(func, args, kwargs or {})

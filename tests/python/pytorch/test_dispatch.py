@@ -3,14 +3,16 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from families import ALL, SCHEMES, assert_nothing_shared, assert_same_buffers, buffers, sample
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._read_only import ReadOnlyValues
+from narrowfloat.pytorch._types import Operator
 from narrowfloat.pytorch.cpp_extensions import general_gemm
+from narrowfloat.pytorch.quantized_tensor import _quantized_tensor_passthrough_ops
 
 from narrowfloat import pytorch as nfp
 
@@ -352,3 +354,29 @@ def test_rows_are_one_function_each() -> None:
         warnings.simplefilter("error")
         assert _dispatch.find_row(aten.detach.default, nfp.MXFP8Tensor) is not None
         assert _dispatch.find_row(aten.add.Tensor, nfp.MXFP8Tensor) is None
+
+
+@pytest.fixture
+def passing() -> Iterator[Operator]:
+    """An operator that gives quantized tensors the name of their class, as a number of letters."""
+    with torch.library._scoped_library("narrowfloat_tests", "FRAGMENT") as library:
+        library.define("letters(Tensor x, Tensor[] others) -> int[]")
+        library.impl(
+            "letters",
+            lambda x, others: [len(type(t).__name__) for t in (x, *others)],
+            "CompositeExplicitAutograd",
+        )
+        operator = torch.ops.narrowfloat_tests.letters.default
+        _quantized_tensor_passthrough_ops.add(operator)
+        yield operator
+        _quantized_tensor_passthrough_ops.discard(operator)
+
+
+@every
+def test_operators_that_take_quantized_tensors(kind: str, passing: Operator) -> None:
+    tensor = quantized(kind)
+    name = len(type(tensor).__name__)
+    assert passing(tensor, [torch.ones(2), tensor]) == [name, len("Tensor"), name]
+    assert passing(torch.ones(2), [tensor]) == [len("Tensor"), name]
+    _quantized_tensor_passthrough_ops.discard(passing)
+    assert passing(tensor, []) == [len("Tensor")]

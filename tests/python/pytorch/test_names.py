@@ -143,3 +143,25 @@ class TestHadamard:
         mask = nvfp4_tensor.get_random_sign_mask_for_rht(random)
         done = nf.hadamard_transform(rows.numpy(), sign_mask=mask)
         assert torch.equal(matrix.float().t() @ rows, torch.from_numpy(done))
+
+
+def test_arguments_have_the_names_of_transformer_engine() -> None:
+    layer, group = nfp.Linear(4, 4), nfp.GroupedLinear(1, 4, 4)
+    x = torch.ones(2, 4)
+    assert layer(inp=x).shape == group(inp=x, m_splits=[2]).shape == (2, 4)
+    for quantizer in (
+        nfp.Float8CurrentScalingQuantizer(nfp.DType.kFloat8E4M3),
+        nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3),
+    ):
+        assert sorted(quantizer.get_columnwise_shape(rowwise_data_shape=(2, 4))) == [2, 4]
+    decoded = reference_nvfp4.cast_from_fp4x2(
+        x=torch.tensor([0x21], dtype=torch.uint8), dq_dtype=torch.float16
+    )
+    assert decoded.dtype == torch.float16 and decoded.tolist() == [0.5, 1.0]
+
+
+def test_the_reference_of_nvfp4_has_no_transpose() -> None:
+    quantizer = reference_nvfp4.NVFP4QuantizerRef()
+    assert not quantizer.supports_allgather_fp8
+    with pytest.raises(NotImplementedError, match="transpose_qresult"):
+        quantizer.transpose_qresult(quantizer(torch.ones(16, 16)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -114,6 +114,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     callers that set it; NVFP4 has none.
     Errors: ValueError for another tile, error mode or largest block scale.
     """
+
+    supports_allgather_fp8 = False
 
     def __init__(
         self,
@@ -221,6 +223,13 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     def dequantize(self, tensor: NVFP4TensorRef, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
+
+    def transpose_qresult(self, qresult: NVFP4TensorRef) -> NoReturn:
+        """Raises NotImplementedError: scales of blocks are not those of the transpose."""
+        raise NotImplementedError(
+            "transpose_qresult: NVFP4 codes are not supported, because scales belong to blocks of "
+            "one direction"
+        )
 
     def qgemm(
         self,

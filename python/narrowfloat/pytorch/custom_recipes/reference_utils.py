@@ -58,10 +58,13 @@ def cast_to_fp4x2(x: torch.Tensor) -> torch.Tensor:
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 
-def cast_from_fp4x2(packed: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Returns the values of packed E2M1 codes. Shapes: uint8 (..., n) to (..., 2n)."""
-    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2).long()
-    positive = torch.tensor(E2M1_VALUES, dtype=dtype, device=packed.device)
+def cast_from_fp4x2(x: torch.Tensor, dq_dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Returns the values of packed E2M1 codes in `dq_dtype`.
+
+    Shapes: uint8 (..., n) to (..., 2n).
+    """
+    codes = torch.stack((x & 0xF, x >> 4), dim=-1).flatten(-2).long()
+    positive = torch.tensor(E2M1_VALUES, dtype=dq_dtype, device=x.device)
     return torch.cat((positive, -positive))[codes]
 
 

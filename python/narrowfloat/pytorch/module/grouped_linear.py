@@ -123,18 +123,18 @@ class GroupedLinear(RunningLayer):
 
     def forward(
         self,
-        x: torch.Tensor,
+        inp: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
-        """Returns y (..., out_features) for x (..., in_features), whose leading sizes are rows.
+        """Returns y (..., out_features) for inp (..., in_features), whose leading sizes are rows.
 
         m_splits: how many rows belong to each weight; 0 is allowed. is_first_microbatch: as
         Linear's. With return_bias the result is (y, biases).
-        Errors: TypeError for a quantized x; ValueError unless m_splits has one size per weight and
-        they add up to the rows; NotImplementedError for DTensors.
+        Errors: TypeError for a quantized inp; ValueError unless m_splits has one size per weight
+        and they add up to the rows; NotImplementedError for DTensors.
         """
-        y: Any = super().forward(x, m_splits, is_first_microbatch)
+        y: Any = super().forward(inp, m_splits, is_first_microbatch)
         return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:

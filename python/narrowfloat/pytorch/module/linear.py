@@ -129,20 +129,20 @@ class Linear(RunningLayer, torch.nn.Linear):
 
     def forward(  # type: ignore[override]  # more arguments, and a pair with return_bias
         self,
-        x: torch.Tensor,
+        inp: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns y (..., out_features) for x (..., in_features), in the type of x.
+        """Returns y (..., out_features) for inp (..., in_features), in the type of inp.
 
         is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
-        None quantizes it and keeps nothing. fp8_output, fp8_grad: y, and the gradient of x, are
+        None quantizes it and keeps nothing. fp8_output, fp8_grad: y, and the gradient of inp, are
         quantized. Inside torch.autocast the type is that of torch.autocast.
-        Errors: TypeError if x and the parameters differ in type outside torch.autocast; ValueError
-        for an option that the recipe cannot have.
+        Errors: TypeError if inp and the parameters differ in type outside torch.autocast;
+        ValueError for an option that the recipe cannot have.
         """
-        y: Any = super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+        y: Any = super().forward(inp, is_first_microbatch, fp8_output, fp8_grad)
         return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:

@@ -142,9 +142,9 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
     def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         return {"amax": torch.zeros(count, dtype=torch.float32, device=device)}
 
-    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+    def get_columnwise_shape(self, rowwise_data_shape: Iterable[int]) -> tuple[int, ...]:
         """Returns the shape of columnwise codes: the last dimension first."""
-        return tuple(to_columnwise(tuple(shape)))
+        return tuple(to_columnwise(tuple(rowwise_data_shape)))
 
     def create_tensor_from_data(
         self,

@@ -81,9 +81,9 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
         """Returns the shape of a direction's padded scales."""
         return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
-    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns `shape`: columnwise codes are not transposed."""
-        return tuple(shape)
+    def get_columnwise_shape(self, rowwise_data_shape: Iterable[int]) -> tuple[int, ...]:
+        """Returns `rowwise_data_shape`: columnwise codes are not transposed."""
+        return tuple(rowwise_data_shape)
 
     def create_tensor_from_data(
         self,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import ALL, E4M3, assert_same_buffers, buffers, sample, snapshot
+from families import ALL, E4M3, E5M2, assert_same_buffers, buffers, sample, snapshot
 from narrowfloat.pytorch.tensor import _master_weights
 from narrowfloat.pytorch.tensor.utils import (
     cast_master_weights_to_fp8,
@@ -110,6 +110,32 @@ def test_several_weights_share_one_reduction(monkeypatch: pytest.MonkeyPatch) ->
     assert calls[0].numel() == 2 and not any(call.any() for call in calls)
     rows, cols = SHAPE
     assert calls[1].numel() == 2 * (rows * (cols // 32) + (rows // 32) * cols)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (
+            nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True),
+            nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, amax_epsilon=1.0),
+        ),
+        (
+            nfp.Float8CurrentScalingQuantizer(E4M3),
+            nfp.Float8CurrentScalingQuantizer(E4M3, force_pow_2_scales=True),
+        ),
+        (nfp.MXFP8Quantizer(E4M3), nfp.MXFP8Quantizer(E5M2)),
+    ],
+    ids=["epsilon", "pow_2", "dtype"],
+)
+def test_weights_of_a_bucket_share_their_options(
+    first: nfp.Quantizer, second: nfp.Quantizer
+) -> None:
+    weights = [quantizer(sample(*SHAPE)).detach() for quantizer in (first, second)]
+    before = [snapshot(weight) for weight in weights]
+    with pytest.raises(ValueError, match=r"^quantize_master_weights: .* weights must share"):
+        quantize_master_weights(weights, [sample(*SHAPE).reshape(-1)] * 2, [0, 0], None)
+    for weight, old in zip(weights, before, strict=True):
+        assert_same_buffers(weight, old, "unchanged")
 
 
 def test_half_bytes_are_refused_before_a_scale_is_written() -> None:

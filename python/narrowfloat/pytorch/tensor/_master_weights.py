@@ -236,7 +236,12 @@ def check_matrix(weight: Weight) -> None:
         )
 
 
-Handler = Callable[[list[Piece], Any], None]
+class Route(NamedTuple):
+    """The way of a piece: what quantizes its bucket, and the options that the bucket must share."""
+
+    handler: Callable[[list[Piece], Any], None]
+    bucket: tuple[Any, ...] = ()  # what distinguishes it from others of this handler
+    options: tuple[Any, ...] = ()
 
 
 class TileWeight(Weight):
@@ -254,7 +259,7 @@ class TileWeight(Weight):
     def _restore_derived(self) -> None:
         self._create_columnwise()
 
-    def _master_route(self, piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> Route:
         check_matrix(self)
         if not self._has_tiles():
             raise ValueError(
@@ -266,11 +271,12 @@ class TileWeight(Weight):
                 f"quantize_master_weights: pieces of an {type(self).__name__} must be whole bytes, "
                 f"got [{piece.start}, {piece.end})"
             )
-        return quantize_tiles, (type(self), self.dtype, self._quantizer._options())
+        options = (self._quantizer.dtype.name, *self._quantizer._options())
+        return Route(quantize_tiles, (type(self), self.dtype), options)
 
 
-def route(piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
-    """Returns what quantizes a piece, and the options that its bucket must share.
+def route(piece: Piece) -> Route:
+    """Returns the way of a piece.
 
     Errors: ValueError for a weight of another type or without a quantizer.
     """
@@ -288,12 +294,19 @@ def quantize_pieces(
     shards: Sequence[Any],
 ) -> None:
     """Checks everything, then quantizes bucket by bucket, in an order that all ranks share."""
-    buckets: dict[tuple[Handler, tuple[Any, ...]], list[Piece]] = {}
+    buckets: dict[tuple[Any, ...], tuple[Route, list[Piece]]] = {}
     for weight, master, start, shard in zip(
         model_weights, master_weights, start_offsets, shards, strict=True
     ):
         whole = make_piece(as_weight("quantize_master_weights", weight), master, start, shard)
         for piece in weight._master_pieces(whole, master):
-            buckets.setdefault(route(piece), []).append(piece)
-    for (handler, _), pieces in buckets.items():
-        handler(pieces, group)
+            way = route(piece)
+            first, pieces = buckets.setdefault(way[:2], (way, []))
+            if first.options != way.options:
+                raise ValueError(
+                    f"quantize_master_weights: {type(piece.weight).__name__} weights must share "
+                    f"the options {first.options}, got {way.options}"
+                )
+            pieces.append(piece)
+    for way, pieces in buckets.values():
+        way.handler(pieces, group)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
-    from narrowfloat.pytorch.tensor._master_weights import Piece
+    from narrowfloat.pytorch.tensor._master_weights import Piece, Route
 
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Weight(_Storage):
         """
         return [piece]
 
-    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
-        """Returns what quantizes a piece, and the options that its bucket must share.
+    def _master_route(self, piece: Piece) -> Route:
+        """Returns the way of a piece.
 
         Errors: ValueError, NotImplementedError for a weight that takes no pieces.
         """

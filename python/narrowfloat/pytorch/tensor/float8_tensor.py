@@ -18,7 +18,7 @@ from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch._types import Device, Group, Quantized
 from narrowfloat.pytorch.constants import DType, DTypeSpelling, TE_DType_To_Torch
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._master_weights import quantize_current, quantize_delayed
+from narrowfloat.pytorch.tensor._master_weights import Route, quantize_current, quantize_delayed
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     require_fitting,
@@ -362,13 +362,16 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         if not self._reads_any_layout():
             self._create_transpose()
 
-    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> Route:
         if self._data is None and piece.shard is not None:
             raise NotImplementedError(
                 "quantize_master_weights: shards of weights that have only their transpose are not "
                 "supported"
             )
-        return (quantize_delayed if self._quantizer.SCALE_IS_GIVEN else quantize_current), ()
+        quantizer = self._quantizer
+        if quantizer.SCALE_IS_GIVEN:
+            return Route(quantize_delayed)
+        return Route(quantize_current, (), (quantizer.dtype.name, *quantizer._options()))
 
     @classmethod
     def make_like(  # type: ignore[override]  # of tensors of this class

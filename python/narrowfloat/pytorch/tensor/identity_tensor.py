@@ -13,7 +13,7 @@ from narrowfloat.pytorch._autograd import _IdentityFunc
 from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._master_weights import quantize_identity
+from narrowfloat.pytorch.tensor._master_weights import Route, quantize_identity
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
@@ -136,8 +136,8 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
     RAW_FIELD = "_hp_data"
     MASTER_IN_HYBRID = True
 
-    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
-        return quantize_identity, ()
+    def _master_route(self, piece: Piece) -> Route:
+        return Route(quantize_identity)
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         return [(True, True)]

@@ -13,7 +13,7 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._master_weights import check_matrix, quantize_mxfp8
+from narrowfloat.pytorch.tensor._master_weights import Route, check_matrix, quantize_mxfp8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
@@ -124,10 +124,11 @@ class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  
     RESHAPE_DEQUANTIZES = False
     PAYLOAD = ("buffers", "element", "dtype", "shape", "quantizer", "modes")
 
-    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> Route:
         check_matrix(self)
         quantizer = self._quantizer
-        return quantize_mxfp8, (self.dtype, quantizer.dtype, quantizer.with_2d_quantization)
+        options = (quantizer.dtype.name, ("with_2d_quantization", quantizer.with_2d_quantization))
+        return Route(quantize_mxfp8, (self.dtype,), options)
 
 
 def _make_mxfp8_tensor_in_reduce_ex(*arguments: Any) -> MXFP8Tensor:

@@ -79,6 +79,10 @@ def reads_transposed(operator: Operator) -> Callable[[Callable[..., Any]], Calla
     return register
 
 
+class ReadOnlyError(RuntimeError):
+    """Refuses a write to read-only values, before anything is written."""
+
+
 class ReadOnlyValues(torch.Tensor):
     """Values that `origin` gave; operators read them, views of them are read-only too.
 
@@ -219,7 +223,7 @@ def refuse_writes(func: Operator, written: Iterable[object]) -> None:
     """Raises RuntimeError if read-only values are among what an operator writes."""
     for value in written:
         if type(value) is ReadOnlyValues:
-            raise RuntimeError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
+            raise ReadOnlyError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
         if isinstance(value, (list, tuple)):
             refuse_writes(func, value)
 

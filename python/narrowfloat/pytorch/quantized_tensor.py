@@ -16,12 +16,14 @@ from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
+from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._quantized_storage import (
     QuantizedTensorStorage,
     prepare_for_saving,
     restore_from_func_ctx,
     restore_from_saved,
 )
+from narrowfloat.pytorch._read_only import ReadOnlyError
 from narrowfloat.pytorch._tracing import has_node, quantize_as_node, quantize_in_graph
 from narrowfloat.pytorch._types import Operator, Quantized, TensorLike
 from narrowfloat.pytorch._values import (
@@ -364,6 +366,23 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement detach function"
         )
+
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401  # as torch.Tensor's
+        """Writes to a part that the blocks allow, or quantizes the whole again with the part
+        changed.
+
+        Errors: RuntimeError if a gradient would be lost; as quantize_() raises them.
+        """
+        try:
+            super().__setitem__(index, value)
+        except ReadOnlyError:
+            needs_grad = self.requires_grad or getattr(value, "requires_grad", False)
+            if torch.is_grad_enabled() and needs_grad:
+                raise
+            values = self._plain_copy()
+            values[index] = value._plain() if isinstance(value, QuantizedTensor) else value
+            self.quantize_(in_float32_if_double(values))
+            torch.autograd.graph.increment_version(self)
 
     def _tangent(self) -> Any:  # noqa: ANN401  # a plain tensor where a class is expected
         """Returns a plain tensor of the shape and type of gradients, with no values."""

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from families import ALL, SCHEMES, assert_nothing_shared, assert_same_buffers, buffers, sample
+from families import (
+    ALL,
+    SCHEMES,
+    assert_nothing_shared,
+    assert_same_buffers,
+    buffers,
+    sample,
+    snapshot,
+)
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._read_only import ReadOnlyValues
 from narrowfloat.pytorch._types import Operator
@@ -240,6 +248,48 @@ def test_setitem(kind: str) -> None:
     tensor = quantized(kind)
     tensor[:, :] = 1
     assert torch.equal(tensor.dequantize(), torch.ones(128, 256))
+
+
+@every
+@pytest.mark.parametrize(
+    "index",
+    [0, (3, 5), slice(3, 7), (slice(None), 0), slice(None, None, 2), slice(32, 64)],
+    ids=str,
+)
+@pytest.mark.parametrize("value", [1.0, torch.ones(1)], ids=["number", "tensor"])
+def test_setitem_of_a_part(kind: str, index: object, value: object) -> None:
+    tensor = quantized(kind)
+    before, version = tensor.dequantize().clone(), tensor._version
+    expected = before.clone()
+    expected[index] = value
+    tensor[index] = value
+    assert tensor._version > version
+    found = tensor.dequantize()
+    if torch.equal(found, ALL[kind]()(expected).dequantize()):
+        return
+    # A part of whole blocks is written under the scale or the amax of the tensor.
+    assert "float8" in kind or "nvfp4" in kind
+    assert torch.allclose(found[index], expected[index], rtol=0.05)
+    found[index] = before[index]
+    assert torch.equal(found, before)
+
+
+@every
+def test_setitem_loses_no_gradient(kind: str) -> None:
+    parameter = torch.nn.Parameter(quantized(kind))
+    before, before_values = snapshot(parameter.detach()), parameter.detach().dequantize().clone()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        parameter[0] = 1
+    assert_same_buffers(parameter.detach(), before, "a refused write")
+    with torch.no_grad():
+        parameter[0] = 1
+    assert not torch.equal(parameter.detach().dequantize(), before_values)
+
+
+def test_setitem_takes_no_value_with_a_gradient_where_blocks_are_cut() -> None:
+    tensor = quantized("mxfp8")
+    with pytest.raises(RuntimeError, match="read-only"):
+        tensor[0] = torch.ones(256, requires_grad=True)
 
 
 def test_writing_to_a_slice_of_float8_writes_to_the_whole() -> None:

@@ -188,6 +188,41 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
             "required for construction of unintialized quantized tensor"
         )
 
+    def inner_tensor_specs(
+        self, shape: Iterable[int]
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Returns the shape and dtype of the inner tensors in the order of flattening; no data
+        made.
+        """
+        self._refuse_flattening("inner_tensor_specs")
+
+    def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
+        """Returns the tensor's constructor arguments that are no buffers."""
+        self._refuse_flattening("storage_metadata")
+
+    def alloc_tensors(
+        self,
+        shape: Iterable[int],
+        *,
+        device: torch.device | str | None = None,
+        pin_memory: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Returns the inner tensors by name, not initialised."""
+        self._refuse_flattening("alloc_tensors")
+
+    def create_metadata(
+        self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
+    ) -> dict[str, Any]:
+        """Returns the context of __tensor_flatten__ that a tensor of this quantizer has."""
+        self._refuse_flattening("create_metadata")
+
+    def _refuse_flattening(self, method: str) -> NoReturn:
+        """Raises NotImplementedError for a family whose buffers are not planned by shape."""
+        raise NotImplementedError(
+            f"{method}: {self.__class__.__name__} does not plan the inner tensors of a shape, "
+            "which TensorSpec needs"
+        )
+
     def calibrate(self, tensor: torch.Tensor) -> None:
         """Updates the quantizer's state from `tensor` without quantizing; most have no state."""
 

@@ -421,6 +421,19 @@ def test_bases_refuse_what_they_have_not() -> None:
         )._get_quantizer()  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["identity", *HYBRIDS])
+def test_families_whose_buffers_are_not_planned_say_so(kind: str) -> None:
+    quantizer, shape = ALL[kind](), (32, 32)
+    for method, plan in {
+        "inner_tensor_specs": lambda: quantizer.inner_tensor_specs(shape),
+        "storage_metadata": lambda: quantizer.storage_metadata(torch.float32),
+        "alloc_tensors": lambda: quantizer.alloc_tensors(shape),
+        "create_metadata": lambda: quantizer.create_metadata(shape, torch.float32),
+    }.items():
+        with pytest.raises(NotImplementedError, match=f"^{method}: {type(quantizer).__name__} "):
+            plan()
+
+
 @every
 def test_multi_quantize_and_predicates(kind: str) -> None:
     quantizer = ALL[kind]()

@@ -148,9 +148,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def inner_tensor_specs(
         self, shape: Iterable[int]
     ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Returns the shape and dtype of the inner tensors in the order of flattening; no data
-        made.
-        """
         specs = self._buffer_specs(shape)
         return {
             name: (specs[name][1], specs[name][0])
@@ -159,7 +156,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         }
 
     def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
-        """Returns the tensor's constructor arguments that are no buffers."""
         return {**self._settings(), "quantizer": self, "fake_dtype": dtype}
 
     def alloc_tensors(
@@ -169,7 +165,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         device: torch.device | str | None = None,
         pin_memory: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """Returns the inner tensors by name, not initialised."""
         return {
             name: torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
             for name, (dtype, size) in self._buffer_specs(shape).items()
@@ -178,7 +173,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def create_metadata(
         self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
     ) -> dict[str, Any]:
-        """Returns the context of __tensor_flatten__ that a tensor of this quantizer has."""
         return {
             "cls": self.STORAGE if self.internal else self.TENSOR,
             "is_tensor": not self.internal,

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 
 from narrowfloat import _core
@@ -20,7 +22,7 @@ def export(
     convention: str,
     quantizer: Quantizer | ChooseQuantizer | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors that a model's weights are in a convention, under its names.
+    """Returns the tensors that a model's weights are in a convention, under its names.
 
     state_dict: quantized tensors, whose codes are taken as they are, and plain ones, which come
     out as they are, unless `quantizer` makes codes of them: a quantizer for every matrix, or a
@@ -29,6 +31,25 @@ def export(
     Errors: ValueError for another convention; NotImplementedError for a weight that it cannot
     hold with the same codes: blocks of 1x128, more than two dimensions, columns alone.
     """
+    _check_convention(convention)
+    return _exported(state_dict, convention, quantizer)
+
+
+def _check_convention(convention: str) -> None:
+    """Raises ValueError for a convention that there is not.
+
+    The writer knows the names, so it gets a weight; a convention that cannot hold it exists too.
+    """
+    weight = _core.quantize(np.zeros((32, 32), np.float32), "mxfp8_e4m3")
+    with suppress(NotImplementedError):
+        _core.write_in_convention("weight", weight, convention)
+
+
+def _exported(
+    state_dict: Mapping[str, torch.Tensor],
+    convention: str,
+    quantizer: Quantizer | ChooseQuantizer | None,
+) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in state_dict.items():
         tensor = value
         if not isinstance(value, QuantizedTensor):

@@ -76,6 +76,8 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
         ValueError, match=f"^export: unknown convention 'nobodys'; there are: {known}$"
     ):
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
+    with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'"):
+        nfp.export(state, "nobodys")  # plain tensors, none of which is asked for
     lines = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=1)
     with pytest.raises(
         NotImplementedError, match=r"^'.*' \(.*\) has scales that no other convention holds$"

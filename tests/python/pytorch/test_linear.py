@@ -6,6 +6,7 @@ import io
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from linear_by_hand import RECIPES, LinearByHand, sums_of_strips
@@ -366,6 +367,18 @@ def test_quantized_results() -> None:
     assert torch.equal(y.dequantize(), LinearByHand(
         layer.weight, layer.bias, Float8CurrentScaling()).weights(expected.detach()).dequantize()
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("inp", [None, np.ones((32, 64), np.float32)], ids=["None", "array"])
+@pytest.mark.parametrize("quantizes", [False, True])
+def test_an_input_that_is_no_tensor_is_named(inp: object, quantizes: bool) -> None:
+    layer, group = Linear(64, 32), GroupedLinear(1, 64, 32)
+    with autocast(enabled=quantizes, recipe=MXFP8BlockScaling()):
+        for call in (lambda: layer(inp), lambda: group(inp, [32])):
+            with pytest.raises(
+                TypeError, match=f"must be a torch.Tensor, got {type(inp).__name__}"
+            ):
+                call()
 
 
 def test_types_must_agree() -> None:

@@ -44,6 +44,11 @@ class RunningLayer(QuantizedLayer):
 
     def forward(self, *args: Any) -> object:
         """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
+        if not isinstance(args[0], torch.Tensor):
+            raise TypeError(
+                f"{type(self).__name__}: the input must be a torch.Tensor, got "
+                f"{type(args[0]).__name__}"
+            )
         if torch.compiler.is_dynamo_compiling():
             return self._trace(*args)
         if "torch._dynamo" in sys.modules:

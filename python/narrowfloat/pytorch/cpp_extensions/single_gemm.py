@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._types import TensorLike
-from narrowfloat.pytorch.cpp_extensions._gemm_node import gemm_has_node, multiply_as_node
+from narrowfloat.pytorch.cpp_extensions._gemm_node import (
+    GemmResult,
+    gemm_has_node,
+    multiply_as_node,
+)
 from narrowfloat.pytorch.cpp_extensions.custom_gemm import custom_gemm
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
@@ -25,6 +29,22 @@ def validate_gemm_scale(scale: float | None, required: bool) -> float:
     if scale not in (0.0, None):
         raise ValueError(f"validate_gemm_scale: scale must be zero, got {scale}")
     return 0.0
+
+
+def _gemm_in_graph(
+    tensors: dict[str, Any],
+    quantizer: Quantizer | None,
+    options: dict[str, Any],
+    alpha: float | None,
+    beta: float | None,
+) -> GemmResult:
+    """Runs general_gemm() as one node of a graph. The tracer follows this function."""
+    # Numbers may be symbols of the compiler, which are no constants.
+    if alpha is not None and alpha != 1.0:
+        tensors["alpha"] = alpha
+    if beta is not None:
+        tensors["beta"] = beta
+    return multiply_as_node(general_gemm, tensors, quantizer, options)
 
 
 def general_gemm(
@@ -68,21 +88,16 @@ def general_gemm(
     if ub is not None or ub_type is not None or extra_output is not None or bulk_overlap:
         raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
     if torch.compiler.is_dynamo_compiling():
-        tensors: dict[str, Any] = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
+        tensors = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
+        options = {
+            "out_dtype": out_dtype,
+            "gelu": gelu,
+            "accumulate": accumulate,
+            "layout": layout,
+            "grad": grad,
+        }
         if gemm_has_node(tensors, quantization_params):
-            options = {
-                "out_dtype": out_dtype,
-                "gelu": gelu,
-                "accumulate": accumulate,
-                "layout": layout,
-                "grad": grad,
-            }
-            # Numbers may be symbols of the compiler, which are no constants.
-            if alpha is not None and alpha != 1.0:
-                tensors["alpha"] = alpha
-            if beta is not None:
-                tensors["beta"] = beta
-            return multiply_as_node(general_gemm, tensors, quantization_params, options)
+            return _gemm_in_graph(tensors, quantization_params, options, alpha, beta)
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
     # A quantizer that watches another one gets the result of that one.

@@ -115,16 +115,24 @@ class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
         ]
 
 
-class Float8BlockScalingRecipeState(
-    RecipeState, keeps=lambda recipe: type(recipe).float8_block_scaling()
-):
-    """No buffers. Blocks and parameters by tensor type."""
+class _ByTensorType(RecipeState):
+    """A state whose quantizers follow from the type of their tensor."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Returns Float8BlockQuantizer, both directions."""
+        """Returns the recipe's quantizers. Errors: as the recipe defines them."""
         return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
 
     def _quantizer(self, tensor_type: str) -> Quantizer:
+        raise NotImplementedError
+
+
+class Float8BlockScalingRecipeState(
+    _ByTensorType, keeps=lambda recipe: type(recipe).float8_block_scaling()
+):
+    """No buffers. Blocks and parameters by tensor type."""
+
+    def _quantizer(self, tensor_type: str) -> Quantizer:
+        """Returns Float8BlockQuantizer, both directions."""
         recipe, gradient = self.recipe, tensor_type in BACKWARD_TYPES
         if gradient:
             params, dim = recipe.fp8_quant_bwd_grad, recipe.grad_block_scaling_dim
@@ -142,14 +150,11 @@ class Float8BlockScalingRecipeState(
         )
 
 
-class NVFP4BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).nvfp4()):
+class NVFP4BlockScalingRecipeState(_ByTensorType, keeps=lambda recipe: type(recipe).nvfp4()):
     """No buffers. Transform, rounding and tiles by tensor type."""
 
-    def make_quantizers(self) -> list[Quantizer]:
-        """Returns NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
-        return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
-
     def _quantizer(self, tensor_type: str) -> Quantizer:
+        """Returns NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
         recipe, gradient = self.recipe, tensor_type in BACKWARD_TYPES
         weight = tensor_type == "weight"
         if gradient:

@@ -408,8 +408,16 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             )
 
     def _with_group_of(self, dst: Quantized) -> Self:
-        """This quantizer, or a copy that reduces over the group that `dst` carries."""
-        return self
+        """Returns this quantizer, or a copy that reduces over the group that `dst` carries."""
+        if not hasattr(self, "with_amax_reduction"):
+            return self
+        group = getattr(dst, "amax_reduction_group", None)
+        if group is None:
+            return self
+        quantizer = self.copy()
+        quantizer.with_amax_reduction = True
+        quantizer.amax_reduction_group = group
+        return quantizer
 
     def _fit(self, dst: Quantized) -> None:
         """Gives `dst` the buffers that this quantizer fills and takes those it does not."""
@@ -438,6 +446,13 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))
+
+
+def block_scale_shape(
+    self: SchemeQuantizer[Any], shape: Iterable[int], columnwise: bool
+) -> tuple[int, ...]:
+    """Returns the shape of a direction's padded scales. The method of families of blocks."""
+    return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
 
 def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:

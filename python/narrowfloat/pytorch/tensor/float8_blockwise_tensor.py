@@ -14,7 +14,7 @@ from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import TileWeight
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, block_scale_shape
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
     Float8BlockwiseQTensorStorage,
@@ -87,9 +87,7 @@ class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
                 f"{self.block_scaling_dim}, got {2 if dst._is_2D_scaled else 1}"
             )
 
-    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Returns the shape of a direction's padded scales."""
-        return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
+    get_scale_shape = block_scale_shape
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
         """Returns the shape of columnwise codes: the last dimension first."""

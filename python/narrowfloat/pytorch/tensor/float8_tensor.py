@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -289,15 +289,6 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             ("amax_epsilon", self.amax_epsilon),
             ("force_pow_2_scales", self.force_pow_2_scales),
         )
-
-    def _with_group_of(self, dst: Quantized) -> Self:
-        group = getattr(dst, "amax_reduction_group", None)
-        if group is None:
-            return self
-        quantizer = self.copy()
-        quantizer.with_amax_reduction = True
-        quantizer.amax_reduction_group = group
-        return quantizer
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         amax = None

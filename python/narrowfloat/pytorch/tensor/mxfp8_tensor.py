@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from narrowfloat.common import recipe
-from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import Route, check_matrix, quantize_mxfp8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
+    block_scale_shape,
     check_whole_blocks,
-    scale_shape,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
@@ -77,9 +76,7 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         check_whole_blocks("MXFP8Quantizer", self._scheme(), shape)
 
-    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Returns the shape of a direction's padded scales."""
-        return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
+    get_scale_shape = block_scale_shape
 
     def get_columnwise_shape(self, rowwise_data_shape: Iterable[int]) -> tuple[int, ...]:
         """Returns `rowwise_data_shape`: columnwise codes are not transposed."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -243,15 +243,6 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
 
     def _rowwise_spec(self) -> _core.QuantSpec:
         return _native.make_spec(self._scheme(), True, False, self._options())
-
-    def _with_group_of(self, dst: Quantized) -> Self:
-        group = getattr(dst, "amax_reduction_group", None)
-        if group is None:
-            return self
-        quantizer = self.copy()
-        quantizer.with_amax_reduction = True
-        quantizer.amax_reduction_group = group
-        return quantizer
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         shared = self._shared_amax if self.with_amax_reduction else None

@@ -46,7 +46,8 @@ Tensor = torch.Tensor
 Entry = Callable[..., Any]
 
 
-def _check_gradient(entry: str, grad: Tensor, shape: torch.Size) -> None:
+def check_gradient(entry: str, grad: Tensor, shape: torch.Size) -> None:
+    """Raises ValueError unless a gradient has the columns and the size of `shape`."""
     if grad.shape[-1:] != shape[-1:] or grad.numel() != shape.numel():
         raise ValueError(
             f"{entry}: the gradient must have shape {tuple(shape)}, got {tuple(grad.shape)}"
@@ -78,7 +79,7 @@ def _unary_gradient(
     entry: str, function: Function, grad: Tensor, x: Tensor, work: torch.dtype
 ) -> Tensor:
     """Returns the gradient of an activation in `work`, or in float32."""
-    _check_gradient(entry, grad, x.shape)
+    check_gradient(entry, grad, x.shape)
     argument = _argument(function, x, work)
     return function.gradient(plain(grad).to(argument.dtype).view(x.shape), argument)
 
@@ -125,7 +126,7 @@ def _gated_backward(
     entry: str, gate: Gate, grad: Tensor, fwd_input: Tensor, quantizer: Quantizer | None
 ) -> TensorLike:
     x = plain(fwd_input).contiguous()
-    _check_gradient(entry, grad, gated_shape(entry, x))
+    check_gradient(entry, grad, gated_shape(entry, x))
     a, b = halves(x)
     both = torch.empty_like(x, dtype=working_dtype(quantizer, x.dtype))
     gradients = gated_gradients(gate, plain(grad).float().reshape(a.shape), a, b)

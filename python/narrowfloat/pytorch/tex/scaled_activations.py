@@ -21,7 +21,7 @@ from narrowfloat.pytorch.tex._gates import (
     gated_value,
     halves,
 )
-from narrowfloat.pytorch.tex.activations import checked_situ, gated_shape
+from narrowfloat.pytorch.tex.activations import check_gradient, checked_situ, gated_shape
 from narrowfloat.pytorch.tex.casts import plain, quantize
 
 __all__ = [
@@ -65,13 +65,6 @@ def _gated_shape(entry: str, x: Tensor, interleave: int) -> torch.Size:
     return shape
 
 
-def _check_gradient(entry: str, grad: Tensor, shape: torch.Size) -> None:
-    if grad.shape[-1:] != shape[-1:] or grad.numel() != shape.numel():
-        raise ValueError(
-            f"{entry}: the gradient must have shape {tuple(shape)}, got {tuple(grad.shape)}"
-        )
-
-
 @torch.no_grad()
 def _gated(
     entry: str,
@@ -100,7 +93,7 @@ def _gated_backward(
     compute_scale_grad: bool,
 ) -> tuple[Any, Tensor | None]:
     x = plain(fwd_input).contiguous()
-    _check_gradient(entry, grad, _gated_shape(entry, x, interleave))
+    check_gradient(entry, grad, _gated_shape(entry, x, interleave))
     a, b = halves(x, interleave)
     g = plain(grad).float().reshape(a.shape)
     scales = _scales(entry, x, act_scales, g.dim())
@@ -224,7 +217,7 @@ def scaled_dsrelu(
 ) -> tuple[Any, Tensor | None]:
     """Returns the gradients of scaled_srelu()'s input, quantized, and of its scales, or None."""
     x = plain(fwd_input)
-    _check_gradient("scaled_dsrelu", grad, x.shape)
+    check_gradient("scaled_dsrelu", grad, x.shape)
     argument = x.float().reshape(-1, x.shape[-1])
     g = plain(grad).float().reshape(argument.shape)
     scales = _scales("scaled_dsrelu", x, act_scales, 2)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # The tensors that a quantizer makes.
 Made = TypeVar("Made", bound="Quantized")
 
+# AOTAutograd's function that asks outputs for their gradients' class.
+_TANGENT_FUNCTION = "coerce_tangent_and_suggest_memory_format"
+
 # Fields that hold quantizers.
 CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
 
@@ -72,7 +75,8 @@ def is_asked_for_tangent() -> bool:
     """
     if torch.compiler.is_dynamo_compiling():
         return False
-    return sys._getframe(2).f_code.co_name == "coerce_tangent_and_suggest_memory_format"
+    caller = sys._getframe(1).f_back  # None if native code calls the method
+    return caller is not None and caller.f_code.co_name == _TANGENT_FUNCTION
 
 
 def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:

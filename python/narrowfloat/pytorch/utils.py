@@ -88,8 +88,8 @@ def empty_like_device(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
 
 
-def devices_match(first: torch.device, second: torch.device) -> bool:
+def devices_match(device1: torch.device, device2: torch.device) -> bool:
     """Returns whether both are one device; an index that is not said counts as the current one."""
-    if first.type != second.type:
+    if device1.type != device2.type:
         return False
-    return first.index is None or second.index is None or first.index == second.index
+    return None in (device1.index, device2.index) or device1.index == device2.index

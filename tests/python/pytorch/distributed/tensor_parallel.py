@@ -247,6 +247,18 @@ def sharded_tokens() -> None:
     assert_equal(results[1], results[0])
 
 
+def second_order() -> None:
+    """A gradient that went through a gather of codes has no derivative."""
+    style = QuantizedColwiseParallel(input_layouts=Shard(0))
+    net = parallelize_module(layer("mxfp8"), mesh(), style)
+    x = part(tokens(TOKENS, IN, seed=5), 0).requires_grad_()
+    with under("mxfp8"):
+        y = net(x).tanh()
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="second-order gradients are not supported"):
+        gradient.square().sum().backward()
+
+
 def uneven_tokens() -> None:
     """Parts of tokens that differ in length are gathered in values."""
     x = tokens(96, IN, seed=5)[:33]
@@ -372,6 +384,7 @@ def scenarios(world: int) -> dict[str, Callable[[], None]]:
         )
     for scenario in (
         sharded_tokens,
+        second_order,
         uneven_tokens,
         microbatches,
         autocast_of_torch,

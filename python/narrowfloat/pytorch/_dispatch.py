@@ -80,6 +80,9 @@ class WriteTarget:
 
     if TYPE_CHECKING:
 
+        @property
+        def HOLDS_VALUES(self) -> bool: ...
+
         def _plain(self) -> torch.Tensor: ...
 
     def _plain_copy(self) -> torch.Tensor:

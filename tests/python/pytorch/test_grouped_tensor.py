@@ -225,3 +225,14 @@ def test_groups_of_one_scale_keep_what_they_measured(rowwise: bool, columnwise: 
         assert torch.equal(group.columnwise_scale_inv, group.scale_inv)
         codes = torch.cat([q._transpose.reshape(-1) for q in alone])
         assert torch.equal(group.columnwise_data, codes)
+
+
+def test_plain_members_keep_float64() -> None:
+    group = GroupedTensor.make_grouped_tensor_from_rowwise_data(
+        num_tensors=2,
+        tensor_shape=(4, 4),
+        rowwise_data=torch.full((32,), 1 / 3, dtype=torch.float64),
+        dtype=torch.float64,
+    )
+    group.mul_(3)
+    assert torch.equal(group.rowwise_data, torch.ones(32, dtype=torch.float64))

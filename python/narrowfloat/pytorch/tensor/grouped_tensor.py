@@ -92,6 +92,11 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         alias.quantized_tensors = tensor.quantized_tensors
         return alias
 
+    @property
+    def HOLDS_VALUES(self) -> bool:
+        """Returns whether the members are in high precision."""
+        return self.quantizer is None
+
     def detach(self) -> GroupedTensor:
         return type(self).make_like(self)
 

@@ -132,7 +132,9 @@ def test_weights_of_a_bucket_share_their_options(
 ) -> None:
     weights = [quantizer(sample(*SHAPE)).detach() for quantizer in (first, second)]
     before = [snapshot(weight) for weight in weights]
-    with pytest.raises(ValueError, match=r"^quantize_master_weights: .* weights must share"):
+    with pytest.raises(
+        ValueError, match=r"^quantize_master_weights: .* weights must share the options \("
+    ):
         quantize_master_weights(weights, [sample(*SHAPE).reshape(-1)] * 2, [0, 0], None)
     for weight, old in zip(weights, before, strict=True):
         assert_same_buffers(weight, old, "unchanged")

@@ -430,7 +430,11 @@ def test_families_whose_buffers_are_not_planned_say_so(kind: str) -> None:
         "alloc_tensors": lambda: quantizer.alloc_tensors(shape),
         "create_metadata": lambda: quantizer.create_metadata(shape, torch.float32),
     }.items():
-        with pytest.raises(NotImplementedError, match=f"^{method}: {type(quantizer).__name__} "):
+        message = (
+            f"{method}: {type(quantizer).__name__} does not plan the inner tensors of a shape, "
+            "which TensorSpec needs"
+        )
+        with pytest.raises(NotImplementedError, match=f"^{message}$"):
             plan()
 
 

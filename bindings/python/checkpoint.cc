@@ -421,12 +421,12 @@ void RegisterCheckpoint(nb::module_& module) {
                              "A checkpoint on disk, its headers read and checked.")
       .def(nb::init<const std::filesystem::path&, const std::optional<std::string>&>(),
            nb::arg("path"), nb::arg("from_") = nb::none(), kOpenDoc)
-      .def("names", &NamesOf, "Names of all tensors, sorted.")
+      .def("names", &NamesOf, "Returns the names of all tensors, sorted.")
       .def("read", &ReadTensor, nb::arg("name"), nb::arg("dtype") = nb::none(),
            nb::sig("def read(self, name: str, dtype: object = None) -> numpy.ndarray | "
                    "QuantizedTensor"),
-           "The tensor of that name, read now; a weight of another convention as values of `dtype` "
-           "if that is given. Errors: KeyError, NotImplementedError, OSError.");
+           "Reads and returns the tensor of that name; a weight of another convention as values of "
+           "`dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.");
   module.def("write_in_convention", &WriteInConvention, nb::arg("name"), nb::arg("tensor"),
              nb::arg("convention"),
              nb::sig("def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) "

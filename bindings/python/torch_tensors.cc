@@ -308,7 +308,8 @@ std::vector<std::string> RoleNames() {
 }  // namespace
 
 void RegisterTorchTensors(nb::module_& module) {
-  module.def("buffer_roles", &RoleNames, "Roles of buffers, in the order that calls take them.");
+  module.def("buffer_roles", &RoleNames,
+             "Returns the roles of buffers, in the order that calls take them.");
   nb::class_<QuantSpec>(module, "QuantSpec", kQuantSpecDoc)
       .def_prop_ro("text", &PrintQuantSpec, "Text form, defaults left out.")
       .def_prop_ro(
@@ -334,14 +335,15 @@ void RegisterTorchTensors(nb::module_& module) {
       .def("scale_content_shape", &ScaleContentShape, nb::arg("shape"), nb::arg("columnwise"),
            nb::sig("def scale_content_shape(self, shape: object, columnwise: bool) -> "
                    "tuple[int, int]"),
-           "Shape of the stored scales of a direction without their padding.")
+           "Returns the shape of the stored scales of a direction without their padding.")
       .def("has_whole_blocks", &SpecHasWholeBlocks, nb::arg("shape"),
            nb::sig("def has_whole_blocks(self, shape: object) -> bool"),
-           "Whether rows and columns of shape are multiples of the block.");
+           "Returns whether rows and columns of shape are multiples of the block.");
   module.def("make_spec", &SpecOf, nb::arg("scheme"), nb::arg("rowwise") = true,
              nb::arg("columnwise") = false, nb::arg("options"), nb::sig(kMakeSpecSignature),
-             "The QuantSpec of a scheme, directions and the options of quantize().");
-  module.def("parse_spec", &ParseQuantSpec, nb::arg("text"), "The QuantSpec of a text form.");
+             "Returns the QuantSpec of a scheme, directions and the options of quantize().");
+  module.def("parse_spec", &ParseQuantSpec, nb::arg("text"),
+             "Returns the QuantSpec of a text form.");
   nb::class_<TorchTensors>(module, "TorchTensors", kTorchTensorsDoc)
       .def(nb::init<const nb::object&>(), nb::arg("torch"))
       .def("quantize", &TorchTensors::Quantize, nb::arg("spec"), nb::arg("x"), nb::arg("buffers"),

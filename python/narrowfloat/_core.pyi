@@ -331,11 +331,11 @@ class Checkpoint:
         """
 
     def names(self) -> list[str]:
-        """Names of all tensors, sorted."""
+        """Returns the names of all tensors, sorted."""
 
     def read(self, name: str, dtype: object = None) -> numpy.ndarray | QuantizedTensor:
         """
-        The tensor of that name, read now; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
+        Reads and returns the tensor of that name; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
         """
 
 def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) -> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]:
@@ -404,7 +404,7 @@ def get_dbias_quantize_workspace_sizes(batch_size: int, hidden_size: int, in_dty
     """
 
 def buffer_roles() -> list[str]:
-    """Roles of buffers, in the order that calls take them."""
+    """Returns the roles of buffers, in the order that calls take them."""
 
 class QuantSpec:
     """A scheme, directions and options: what a quantized tensor is made by."""
@@ -447,16 +447,20 @@ class QuantSpec:
         """
 
     def scale_content_shape(self, shape: object, columnwise: bool) -> tuple[int, int]:
-        """Shape of the stored scales of a direction without their padding."""
+        """
+        Returns the shape of the stored scales of a direction without their padding.
+        """
 
     def has_whole_blocks(self, shape: object) -> bool:
-        """Whether rows and columns of shape are multiples of the block."""
+        """Returns whether rows and columns of shape are multiples of the block."""
 
 def make_spec(scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[SpecOptions]) -> QuantSpec:
-    """The QuantSpec of a scheme, directions and the options of quantize()."""
+    """
+    Returns the QuantSpec of a scheme, directions and the options of quantize().
+    """
 
 def parse_spec(text: str) -> QuantSpec:
-    """The QuantSpec of a text form."""
+    """Returns the QuantSpec of a text form."""
 
 class TorchTensors:
     """

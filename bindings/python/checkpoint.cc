@@ -427,6 +427,13 @@ void RegisterCheckpoint(nb::module_& module) {
                    "QuantizedTensor"),
            "Reads and returns the tensor of that name; a weight of another convention as values of "
            "`dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.");
+  module.def(
+      "check_convention",
+      [](const std::string& convention) { io::ConventionWriter("export", convention); },
+      nb::arg("convention"),
+      "Checks a convention to write. Errors: ValueError if it is unknown, NotImplementedError if "
+      "it "
+      "is only read.");
   module.def("write_in_convention", &WriteInConvention, nb::arg("name"), nb::arg("tensor"),
              nb::arg("convention"),
              nb::sig("def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) "

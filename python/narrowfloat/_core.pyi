@@ -338,6 +338,11 @@ class Checkpoint:
         Reads and returns the tensor of that name; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
         """
 
+def check_convention(convention: str) -> None:
+    """
+    Checks a convention to write. Errors: ValueError if it is unknown, NotImplementedError if it is only read.
+    """
+
 def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) -> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]:
     """
     Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 
 from narrowfloat import _core
@@ -28,21 +26,12 @@ def export(
     out as they are, unless `quantizer` makes codes of them: a quantizer for every matrix, or a
     function of name and tensor that gives one or None. A weight is made when it is asked for.
     convention: one that `narrowfloat convert --to` writes. What it makes is on the CPU.
-    Errors: ValueError for another convention; NotImplementedError for a weight that it cannot
-    hold with the same codes: blocks of 1x128, more than two dimensions, columns alone.
+    Errors: ValueError for an unknown convention; NotImplementedError for one that is only read, or
+    for a weight that it cannot hold with the same codes: blocks of 1x128, more than two dimensions,
+    columns alone.
     """
-    _check_convention(convention)
+    _core.check_convention(convention)
     return _exported(state_dict, convention, quantizer)
-
-
-def _check_convention(convention: str) -> None:
-    """Raises ValueError for a convention that there is not.
-
-    The writer knows the names, so it gets a weight; a convention that cannot hold it exists too.
-    """
-    weight = _core.quantize(np.zeros((32, 32), np.float32), "mxfp8_e4m3")
-    with suppress(NotImplementedError):
-        _core.write_in_convention("weight", weight, convention)
 
 
 def _exported(

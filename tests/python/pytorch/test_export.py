@@ -78,6 +78,10 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
     with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'"):
         nfp.export(state, "nobodys")  # plain tensors, none of which is asked for
+    with pytest.raises(
+        NotImplementedError, match=r"^export: 'torchao' can be read but not written$"
+    ):
+        nfp.export(state, "torchao")
     lines = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=1)
     with pytest.raises(
         NotImplementedError, match=r"^'.*' \(.*\) has scales that no other convention holds$"

@@ -71,7 +71,7 @@ def test_operands_are_read_only_and_the_bias_may_be_strided(
             TypeError,
             "dtype must be float32, float16 or bfloat16, got <class 'numpy.int8'>",
         ),
-        ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
+        ({"threads": 0}, ValueError, "threads must be from 1 to 2147483647, got 0"),
         ({"alpha": 2.0}, TypeError, "unknown option 'alpha'; there are: threads"),
         (
             {"accumulate": True},

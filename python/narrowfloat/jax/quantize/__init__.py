@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaling modes, quantized tensors and quantizers, as TransformerEngine's JAX package has them."""
 
+from narrowfloat.jax.quantize import quantizer, tensor
 from narrowfloat.jax.quantize.factory import (
     QuantizerFactory,
     QuantizerSet,
@@ -57,6 +58,14 @@ from narrowfloat.jax.quantize.tensor import (
     ScaledTensor2x,
 )
 from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
+
+# TransformerEngine defines these in two modules that here are below the ones that define them.
+vars(quantizer).update(
+    QuantizerFactory=QuantizerFactory,
+    QuantizerSet=QuantizerSet,
+    noop_quantizer_set=noop_quantizer_set,
+)
+vars(tensor).update(ScaledTensorFactory=ScaledTensorFactory)
 
 __all__ = [
     "NVTE_FP8_COLLECTION_NAME",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,24 +23,6 @@ from narrowfloat.jax.quantize.tensor import (
     pytree,
 )
 from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
-
-if TYPE_CHECKING:
-    from narrowfloat.jax.quantize.factory import (  # noqa: F401
-        QuantizerFactory,
-        QuantizerSet,
-        noop_quantizer_set,
-    )
-
-
-def __getattr__(name: str) -> object:
-    """Returns the classes of `factory`, a module that imports this one, under TransformerEngine's
-    module path.
-    """
-    if name not in ("QuantizerFactory", "QuantizerSet", "noop_quantizer_set"):
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from narrowfloat.jax.quantize import factory
-
-    return getattr(factory, name)
 
 
 class AmaxComputeAlgo(Enum):

@@ -7,7 +7,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +21,6 @@ from narrowfloat.jax.quantize.scaling_modes import (
     normalize_axis,
 )
 from narrowfloat.jax.sharding import with_sharding_constraint_by_logical_axes
-
-if TYPE_CHECKING:
-    from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory  # noqa: F401
-
-
-def __getattr__(name: str) -> object:
-    """Returns the class of `tensor_factory`, a module that imports this one, under
-    TransformerEngine's module path.
-    """
-    if name != "ScaledTensorFactory":
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from narrowfloat.jax.quantize import tensor_factory
-
-    return tensor_factory.ScaledTensorFactory
-
 
 T = TypeVar("T")
 LogicalAxes = Sequence[str | None] | None

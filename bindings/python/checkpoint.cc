@@ -427,6 +427,8 @@ void RegisterCheckpoint(nb::module_& module) {
                    "QuantizedTensor"),
            "Reads and returns the tensor of that name; a weight of another convention as values of "
            "`dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.");
+  module.def("find_unfinished_mark", &io::FindUnfinishedMark, nb::arg("path"),
+             "Returns the path of the mark that a folder has while a job fills it, or None.");
   module.def(
       "check_convention",
       [](const std::string& convention) { io::ConventionWriter("export", convention); },

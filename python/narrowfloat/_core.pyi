@@ -7,6 +7,7 @@ from typing import Unpack
 from narrowfloat._options import QuantizeOptions, SpecOptions, ThreadOptions
 from collections.abc import Iterable, Mapping, Sequence
 import os
+import pathlib
 from typing import NoReturn
 
 import numpy
@@ -337,6 +338,11 @@ class Checkpoint:
         """
         Reads and returns the tensor of that name; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
         """
+
+def find_unfinished_mark(path: str | os.PathLike) -> pathlib.Path | None:
+    """
+    Returns the path of the mark that a folder has while a job fills it, or None.
+    """
 
 def check_convention(convention: str) -> None:
     """

@@ -92,7 +92,7 @@ def save(
     Errors:  TypeError for another dtype or object, masked arrays included; ValueError for a name
              that UTF-8 cannot encode, a tensor without all buffers of its plan, an unknown
              convention, a path whose parent does not exist, or a folder with other safetensors
-             files; NotImplementedError for a tensor that the convention cannot hold; OSError if it
+             files or that a job has not finished; NotImplementedError for a tensor that the convention cannot hold; OSError if it
              cannot be written. Every file appears whole or not at all.
     """
     _check_names(tensors)
@@ -102,6 +102,12 @@ def save(
         return
     others = {*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")}
     others.discard(folder / _FILE)
+    mark = _core.find_unfinished_mark(folder)
+    if mark is not None:
+        raise ValueError(
+            f"save: the job that writes {folder} must be finished, got its mark {mark}; run the "
+            "job again, or remove the mark"
+        )
     if others:
         raise ValueError(f"save: {folder} must have no other safetensors files, got {min(others)}")
     if config is None:

@@ -102,6 +102,18 @@ def test_a_config_with_infinity_is_written_as_it_is(tmp_path: Path) -> None:
     assert {key: written[key] for key in config} == config
 
 
+def test_the_folder_of_an_unfinished_job_is_not_written_to(tmp_path: Path) -> None:
+    mark = tmp_path / ".narrowfloat.unfinished"
+    mark.touch()
+    with pytest.raises(
+        ValueError,
+        match=f"^save: the job that writes {tmp_path} must be finished, got its mark {mark}; run "
+        "the job again, or remove the mark$",
+    ):
+        nf.save(tmp_path, PLAIN)
+    assert files(tmp_path) == {mark.name: b""}
+
+
 def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:
     other = write_file(tmp_path / "model-00001-of-00002.safetensors", PLAIN)
     with pytest.raises(

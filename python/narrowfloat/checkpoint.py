@@ -92,8 +92,9 @@ def save(
     Errors:  TypeError for another dtype or object, masked arrays included; ValueError for a name
              that UTF-8 cannot encode, a tensor without all buffers of its plan, an unknown
              convention, a path whose parent does not exist, or a folder with other safetensors
-             files or that a job has not finished; NotImplementedError for a tensor that the convention cannot hold; OSError if it
-             cannot be written. Every file appears whole or not at all.
+             files or that a job has not finished; NotImplementedError for a tensor that the
+             convention cannot hold; OSError if it cannot be written. Every file appears whole or
+             not at all.
     """
     _check_names(tensors)
     folder = Path(path)

@@ -26,10 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
-fs::path FolderOf(const fs::path& file) {
-  return file.has_parent_path() ? file.parent_path() : fs::path(".");
-}
-
 /// Creates a folder, and removes it again if it holds nothing but the mark of this job.
 class OutputFolder {
  public:
@@ -86,7 +82,7 @@ class Job {
     std::uint64_t total = 0;
     for (const ShardPlan* plan : mine_) total += plan->shard->file.header().DataBytes();
     if (HasFiles()) {
-      io::RemoveLeftovers(in_.folder() ? out_ : FolderOf(out_));
+      io::RemoveLeftovers(in_.folder() ? out_ : io::FolderOf(out_));
       if (in_.folder()) Mark();
     }
     NameLeftOut();

@@ -115,7 +115,7 @@ constexpr VariableRow kVariables[] = {
      "pins the kernels to one of those that doctor lists; another name is an error (exit 3)"},
 };
 
-/// Checks a number. Returns the error's text; empty: there is none.
+/// Returns the message for a number that is no count; an empty text if it is one.
 std::string CountError(const std::string& value) {
   constexpr int kLargest = std::numeric_limits<int>::max();
   int number = 0;
@@ -125,7 +125,7 @@ std::string CountError(const std::string& value) {
   return fmt::format("must be an integer from 1 to {}, got {}", kLargest, value);
 }
 
-/// Checks a path. Returns the error's text; empty: there is none.
+/// Returns the message for an empty path; an empty text for any other path.
 std::string PathError(const std::string& value) {
   return value.empty() ? "the path must not be empty" : "";
 }

@@ -284,8 +284,7 @@ void CheckPage(const ReportOptions& options) {
     throw InvalidArgument(
         fmt::format("report: the page must be a file, {} is a folder", options.out));
   }
-  const fs::path folder = page.has_parent_path() ? page.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder, error)) {
+  if (!fs::is_directory(io::FolderOf(page), error)) {
     throw InvalidArgument(fmt::format("write: {}, its folder does not exist", options.out));
   }
   if (!options.overwrite && fs::exists(status)) {

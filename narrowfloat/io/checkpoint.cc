@@ -17,10 +17,6 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxIndexBytes = kMaxHeaderBytes;
 constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
 
-fs::path FolderOf(const fs::path& file) {
-  return file.has_parent_path() ? file.parent_path() : fs::path(".");
-}
-
 std::string IndexSource(const fs::path& path) {
   return "index: " + path.string();
 }

@@ -39,7 +39,7 @@ std::filesystem::path UnfinishedMark(const std::filesystem::path& folder);
 /// index file in it. Files of such a folder are whole, but some may be old and some missing.
 std::optional<std::filesystem::path> FindUnfinishedMark(const std::filesystem::path& path);
 
-/// Whether a folder with the mark of an unfinished job is opened.
+/// Says what Checkpoint::Open does with a folder that has the mark of an unfinished job.
 enum class Unfinished : std::uint8_t { kRefuse, kOpen };
 
 /// A model on disk: a file, or a folder with one file or with shards and an index. Opening reads

@@ -31,10 +31,6 @@ constexpr std::string_view kTemporarySuffix = ".partial";
   throw IoError(fmt::format("{}: {}, {}", verb, path, std::strerror(error)));
 }
 
-std::filesystem::path FolderOf(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
 FileDescriptor OpenForReading(const std::string& path) {
   // Not blocking, so that a pipe in the place of a file is refused rather than waited for.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -77,6 +73,10 @@ FileDescriptor OpenTemporary(const std::filesystem::path& path, std::filesystem:
 }
 
 }  // namespace
+
+std::filesystem::path FolderOf(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   std::swap(fd_, other.fd_);

@@ -51,8 +51,11 @@ class InputFile {
   FileIdentity identity_;
 };
 
-/// The bytes of a small file. Errors: InvalidArgument if it has more than `max_bytes`, or as
-/// InputFile.
+/// Returns the folder that a path's file is in; "." for a name alone.
+std::filesystem::path FolderOf(const std::filesystem::path& path);
+
+/// Returns the bytes of a small file. Errors: InvalidArgument if it has more than `max_bytes`, or
+/// as InputFile.
 std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 /// A file that appears whole or not at all: written under a temporary name in the same folder,

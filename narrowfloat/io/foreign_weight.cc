@@ -145,14 +145,15 @@ float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
 /// Every block's scale in fp32.
 std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
   std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
-  const std::size_t of_matrix = weight.ScaleRows() * weight.ScaleCols();
-  for (std::size_t i = 0; i < scales.size(); ++i) {
-    const std::size_t matrix = weight.globals == 1 ? 0 : i / of_matrix;
+  const std::size_t per_global = scales.size() / weight.globals;
+  const bool divides = weight.global == GlobalScale::kDivides;
+  for (std::size_t g = 0; g < weight.globals; ++g) {
     const float whole =
-        weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), matrix);
-    const float scale = ScaleAt(weight.scale, in.scale.data(), i);
-    const bool divides = weight.global == GlobalScale::kDivides;
-    scales[i] = !divides ? scale * whole : whole == 0 ? 0.0f : scale / whole;
+        weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), g);
+    for (std::size_t i = g * per_global; i < (g + 1) * per_global; ++i) {
+      const float scale = ScaleAt(weight.scale, in.scale.data(), i);
+      scales[i] = !divides ? scale * whole : whole == 0 ? 0.0f : scale / whole;
+    }
   }
   return scales;
 }

@@ -87,15 +87,16 @@ void CountScale(float scale, bool any_nonzero, WeightCheck& check) {
 WeightCheck CheckWeight(const CanonicalWeight& weight) {
   WeightCheck check;
   const std::vector<BlockCount> blocks = CountCodes(weight.form, weight.codes, check.nan_codes);
-  bool any_nonzero = false;
+  std::vector<bool> any_nonzero(weight.globals.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const BlockCount& block = blocks[i];
-    any_nonzero = any_nonzero || block.nonzero > 0;
+    if (block.nonzero > 0) any_nonzero[i * any_nonzero.size() / blocks.size()] = true;
     CountScale(ScaleValue(weight.form.scale, weight.scales, i), block.nonzero > 0, check);
     if (2 * block.largest >= block.codes && block.codes > 1) ++check.saturated_blocks;
   }
   if (weight.form.global == GlobalScale::kNone) return check;
-  for (const float global : weight.globals) CountScale(global, any_nonzero, check);
+  for (std::size_t g = 0; g < weight.globals.size(); ++g)
+    CountScale(weight.globals[g], any_nonzero[g], check);
   return check;
 }
 

@@ -312,6 +312,13 @@ def test_stacked_experts_of_modelopt(tmp_path: Path, name: str, globals_: tuple[
     expected = whole.astype(np.float32) * each
     assert found[f"e.experts.{fp8_name}"].tobytes() == expected.astype(np.float32).tobytes()
     run("check", source)
+    if globals_ == (3,):  # a zero scale is a finding for an expert with values alone
+        second[2] = 0
+        spoilt = write_model(tmp_path / "spoilt", [tensors], method("modelopt"))
+        found = run("check", spoilt, code=1).stdout
+        assert found.count("scales of zero over codes that are not zero") == 2
+        fp4[2], s[2], whole[2] = 0, 0, 0
+        run("check", write_model(tmp_path / "unused", [tensors], method("modelopt")))
     refused = run("convert", source, tmp_path / "no", "--to", "compressed-tensors", code=3).stderr
     assert "e.experts." in refused and not (tmp_path / "no").exists()
     wrong = {**tensors, f"e.experts.{name}_weight_scale_2": scales((2,))}

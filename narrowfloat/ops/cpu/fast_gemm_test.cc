@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -192,6 +193,20 @@ TEST(FastGemmTest, IsWithinTheBoundOfOneSumAndOneRounding) {
     for (const Sizes& sizes : kSizes) ExpectWithinBound(pair, sizes, random);
     if (ParseQuantSpec(pair.a).scheme->element_bits < 8) continue;
     for (const Sizes& sizes : kOddSizes) ExpectWithinBound(pair, sizes, random);
+  }
+}
+
+TEST(FastGemmTest, ResultsNeedNoAlignment) {
+  NF_NEEDS_ONEDNN();
+  Random random(22);
+  for (const Pair& pair : kPairs) {
+    const Quantized a = Make(pair.a, 64, 128, random), b = Make(pair.b, 32, 128, random);
+    const auto expected = Product(a, b, GemmLayout::kTN, GemmMode::kFast);
+    std::vector<std::byte> out(expected.size() + 1);
+    Qgemm(a.view, b.view, {out.data() + 1, DType::kFloat32, {64, 32}, {}, {}},
+          {.mode = GemmMode::kFast});
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + 1))
+        << pair.a << " x " << pair.b;
   }
 }
 

@@ -77,7 +77,7 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
     ):
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
     with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'"):
-        nfp.export(state, "nobodys")  # plain tensors, none of which is asked for
+        nfp.export(state, "nobodys")  # refused before the first tensor is taken
     with pytest.raises(
         NotImplementedError, match=r"^export: 'torchao' can be read but not written$"
     ):

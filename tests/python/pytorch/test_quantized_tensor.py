@@ -471,7 +471,7 @@ def test_modules_become_float64(kind: str, cast: Callable) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     weight = quantized(kind)
     model[0].weight = torch.nn.Parameter(weight)
-    # What the values give, because a scale or a row of another direction may follow from them.
+    # The conversion quantizes the values again: scales and columnwise codes may change thereby.
     expected = ALL[kind]()(weight.dequantize()).dequantize().double()
     cast(model)
     parameter = model[0].weight

@@ -128,9 +128,10 @@ struct KernelTable {
   virtual void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                           float* amaxes) const noexcept;
   /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded
-  /// once to the items' type. Rows and columns of `out` count from the tile's corner.
-  virtual void Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                        std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
+  /// once to the items' type, and returns its largest magnitude, NaN ignored. Rows and columns of
+  /// `out` count from the tile's corner.
+  virtual float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                         std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
   /// Writes the codes and the scales of a tile.
   virtual void Quantize(const QuantizeArgs& args) const noexcept;
   /// Writes the values of a tile's codes, rounded to the type of the output.

@@ -41,9 +41,10 @@ class CpuTable final : public KernelTable {
                   float* amaxes) const noexcept override {
     DriveColumnAmax(in, tile, Of(parts_.micro->amax, dtype), amaxes);
   }
-  void Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept override {
-    DriveHadamard(in, tile, Of(*parts_.items, dtype), dtype, sign_mask, out);
+  float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                 std::uint32_t sign_mask,
+                 const MatrixRows<std::byte>& out) const noexcept override {
+    return DriveHadamard(in, tile, Of(*parts_.items, dtype), dtype, sign_mask, out);
   }
 
   void Quantize(const QuantizeArgs& args) const noexcept override {

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
@@ -199,16 +200,17 @@ HWY_INLINE void Hadamard8(D df, const Two& two, const Done& done) {
 
 /// Transforms a vector of columns of bfloat16, from `col` on, in fp32. `factors` are the scale with
 /// the signs of the rows; products with them are exact. Updates twice the smallest magnitude of the
-/// items, if Sums has to know it, and the largest one of the first output, which no infinity or NaN
-/// leaves finite. 224 ops by BFloat16Sums, about 330 by FusedSums.
+/// items, if Sums has to know it. Returns the largest magnitudes of the columns' outputs: an
+/// infinity or NaN leaves no output finite. 254 ops by BFloat16Sums, about 360 by FusedSums.
 template <class Sums>
-HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, const float* factors,
-                             hn::Vec<D16>& smallest, hn::Vec<D16>& largest) {
+HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t col,
+                                     const float* factors, hn::Vec<D16>& smallest) {
   const D16 d16;
   const DF df;
   const std::size_t from = col * kItemSize<BFloat16>;
   constexpr std::size_t kLanes = hn::MaxLanes(df), kHalf = kHadamardSize / 2;
   alignas(64) float of_first[2][kHalf * kLanes];  // products of the first 8 rows, half by half
+  auto largest = hn::Zero(d16);
 
   const auto transform = [&]<bool kSecond>(std::size_t row, const auto& done) NF_INLINE_ATTR {
     Hadamard8(
@@ -248,11 +250,12 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
     auto upper_second = hn::Load(df, of_first[1] + j * hn::Lanes(df));
     Hadamard2<false>(upper_first, first);
     Hadamard2<false>(upper_second, second);
-    const auto upper = Sums::Round(upper_first, upper_second);
-    if (j == 0) largest = hn::Max(largest, hn::And(upper, hn::Set(d16, std::uint16_t{0x7FFF})));
-    hn::StoreU(upper, d16, reinterpret_cast<std::uint16_t*>(rows.out[j] + from));
-    hn::StoreU(Sums::Round(first, second), d16,
-               reinterpret_cast<std::uint16_t*>(rows.out[j + kHalf] + from));
+    const auto put = [&](std::size_t row, hn::Vec<D16> output) NF_INLINE_ATTR {
+      largest = hn::Max(largest, hn::And(output, hn::Set(d16, std::uint16_t{0x7FFF})));
+      hn::StoreU(output, d16, reinterpret_cast<std::uint16_t*>(rows.out[row] + from));
+    };
+    put(j, Sums::Round(upper_first, upper_second));
+    put(j + kHalf, Sums::Round(first, second));
   };
   transform.template operator()<false>(kHalf, [&](auto... first) NF_INLINE_ATTR {
     transform.template operator()<true>(kHalf, [&](auto... second) NF_INLINE_ATTR {
@@ -260,6 +263,7 @@ HWY_INLINE void TransformRun(const cpu::TransformRows& rows, std::size_t col, co
       (finish(j++, first, second), ...);
     });
   });
+  return largest;
 }
 
 /// Stores col + i for each lane i that the mask selects, in their order. Returns their number.
@@ -275,11 +279,23 @@ HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, s
   return count;
 }
 
+/// Returns the amax of the outputs of a column of bfloat16.
+inline std::uint16_t AmaxOfOutputs(const cpu::TransformRows& rows, std::size_t col) {
+  std::uint16_t largest = 0;
+  for (const std::byte* row : rows.out) {
+    std::uint16_t output;
+    std::memcpy(&output, row + col * sizeof output, sizeof output);
+    largest = std::max(largest, static_cast<std::uint16_t>(output & 0x7FFFu));
+  }
+  return largest;
+}
+
 /// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
 /// binary64. Returns as TransformFn does.
 template <class Sums>
 HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
-                                    std::uint32_t sign_mask, std::uint16_t* inexact) {
+                                    std::uint32_t sign_mask, std::uint16_t* inexact,
+                                    std::uint16_t* amaxes) {
   const D16 d16;
   auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
   const auto one = hn::Set(d16, std::uint16_t{1});
@@ -301,7 +317,9 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
                     hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
   const std::size_t count = StoreIndices(di, is_inexact, col, inexact);
   const auto* end = std::remove_if(inexact, inexact + count, [&](std::uint16_t index) {
-    return TransformColumn(rows, index, sign_mask);
+    if (!TransformColumn(rows, index, sign_mask)) return false;
+    amaxes[index] = AmaxOfOutputs(rows, index);
+    return true;
   });
   return static_cast<std::size_t>(end - inexact);
 }
@@ -310,8 +328,8 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
 /// processor's flags once for kRunsPerTest vectors of columns, and examines these if a sum was not.
 template <class Sums>
 std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
-                              std::uint32_t sign_mask, const float* factors,
-                              std::uint16_t* inexact) {
+                              std::uint32_t sign_mask, const float* factors, std::uint16_t* inexact,
+                              std::uint16_t* amaxes) {
   constexpr std::size_t kRunsPerTest = 4;
   const D16 d16;
   const std::size_t lanes = hn::Lanes(d16);
@@ -320,14 +338,17 @@ std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
   for (std::size_t c = 0, end; c < cols; c = end) {
     end = std::min(c + kRunsPerTest * lanes, cols);
     auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
-    for (std::size_t i = c; i < end; i += lanes)
-      TransformRun<Sums>(rows, i, factors, smallest, largest);
+    for (std::size_t i = c; i < end; i += lanes) {
+      const auto of_run = TransformRun<Sums>(rows, i, factors, smallest);
+      hn::StoreU(of_run, d16, amaxes + i);
+      largest = hn::Max(largest, of_run);
+    }
     const auto outside =
         hn::Or(hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1})),
                hn::SaturatedSub(hn::Set(d16, std::uint16_t{2 * Sums::kTiny}), smallest));
     if (!flags.WereInexact() && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
     for (std::size_t i = c; i < end; i += lanes)
-      count += ExamineRun<Sums>(rows, i, sign_mask, inexact + count);
+      count += ExamineRun<Sums>(rows, i, sign_mask, inexact + count, amaxes);
     flags.Clear();
   }
   return count;
@@ -354,7 +375,8 @@ HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
 /// TransformRun has them.
 template <class T>
 HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size_t col,
-                                       const float* factors, std::uint16_t* inexact) {
+                                       const float* factors, std::uint16_t* inexact,
+                                       std::byte* amaxes) {
   const DF df;
   const hn::Half<DF> half;
   const DD dd;
@@ -395,39 +417,52 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
           });
     }
   }
+  auto amax = hn::Zero(df);
+  const auto put = [&](hn::Vec<DD> upper, hn::Vec<DD> lower, std::size_t row) NF_INLINE_ATTR {
+    const auto outputs = hn::Combine(df, Narrow<T>(upper), Narrow<T>(lower));
+    amax = hn::Max(amax, hn::Abs(outputs));
+    StoreFloats<T>(outputs, rows.out[row] + from);
+  };
   for (std::size_t j = 0; j < kHalf; ++j) {
     auto a = hn::Load(dd, values[j]), b = hn::Load(dd, values[j] + kLanes);
     auto c = hn::Load(dd, values[j + kHalf]), d = hn::Load(dd, values[j + kHalf] + kLanes);
     Hadamard2<false>(a, c);
     Hadamard2<true>(b, d);
-    StoreFloats<T>(hn::Combine(df, Narrow<T>(b), Narrow<T>(a)), rows.out[j] + from);
-    StoreFloats<T>(hn::Combine(df, Narrow<T>(d), Narrow<T>(c)), rows.out[j + kHalf] + from);
+    put(b, a, j);
+    put(d, c, j + kHalf);
   }
+  StoreFloats<T>(amax, amaxes + from);  // rounding keeps the order of numbers
 
   const hn::RebindToSigned<D32> di;
   const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
   const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
   const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
-  return StoreIndices(di, hn::Gt(spread, hn::Set(di, Spread<T>(53))), col, inexact);
+  // Items that are not finite, and outputs that round to infinity.
+  constexpr float kInfinite = kItemSize<T> == 4 ? std::numeric_limits<float>::infinity() : 65520;
+  const auto is_given_back =
+      hn::Or(hn::Or(hn::Gt(spread, hn::Set(di, Spread<T>(53))), hn::Eq(top, hn::Set(di, 255))),
+             hn::RebindMask(di, hn::Ge(amax, hn::Set(df, kInfinite))));
+  return StoreIndices(di, is_given_back, col, inexact);
 }
 
 template <class T>
 std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uint32_t sign_mask,
-                      std::uint16_t* inexact) noexcept {
+                      std::uint16_t* inexact, std::byte* amaxes) noexcept {
   NF_DCHECK(cols % cpu::kColumnUnit == 0 && cols <= cpu::kTransformCols);
   float factors[kHadamardSize];
   for (std::size_t k = 0; k < kHadamardSize; ++k)
     factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
   if constexpr (std::is_same_v<T, BFloat16>) {
+    auto* patterns = reinterpret_cast<std::uint16_t*>(amaxes);
 #if HWY_TARGET == HWY_AVX3_DL
     if (BFloat16Sums::AreAvailable())
-      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, factors, inexact);
+      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, factors, inexact, patterns);
 #endif
-    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, factors, inexact);
+    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, factors, inexact, patterns);
   } else {
     std::size_t count = 0;
     for (std::size_t c = 0; c < cols; c += hn::Lanes(DF()))
-      count += TransformWide<T>(rows, c, factors, inexact + count);
+      count += TransformWide<T>(rows, c, factors, inexact + count, amaxes);
     return count;
   }
 }

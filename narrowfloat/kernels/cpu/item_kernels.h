@@ -34,13 +34,15 @@ struct TransformRows {
   std::array<const std::byte*, kHadamardSize> in, next;
   std::array<std::byte*, kHadamardSize> out;
 };
-/// Writes the random Hadamard transform of `cols` columns of a group, rounded once. Returns the
-/// number of columns that it leaves to the caller, because a sum may be inexact or an output is
-/// neither zero nor a normal number, and stores their indices: their outputs do not count.
+/// Writes the random Hadamard transform of `cols` columns of a group, rounded once, and the amaxes
+/// of its columns, as patterns of the items' type. Returns the number of columns that it leaves to
+/// the caller, because a sum may be inexact, an output is not finite or, of bfloat16, neither zero
+/// nor a normal number, and stores their indices: their outputs and amaxes do not count.
 /// Requires: cols is a multiple of kColumnUnit and at most kTransformCols, which is the length of
-/// `inexact`.
+/// `inexact` and `amaxes`.
 using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
-                                    std::uint32_t sign_mask, std::uint16_t* inexact) noexcept;
+                                    std::uint32_t sign_mask, std::uint16_t* inexact,
+                                    std::byte* amaxes) noexcept;
 
 /// The micro-kernels of one type of items.
 struct ItemKernels {

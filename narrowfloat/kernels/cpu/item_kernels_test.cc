@@ -185,7 +185,8 @@ std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, 
     rows.out[k] = out.Row(k);
   }
   std::vector<std::uint16_t> inexact(kTransformCols);
-  inexact.resize(kernels.transform(rows, cols, sign_mask, inexact.data()));
+  std::vector<std::byte> amaxes(kTransformCols * kItemSize<T>);
+  inexact.resize(kernels.transform(rows, cols, sign_mask, inexact.data(), amaxes.data()));
   std::size_t skipped = 0;
   for (std::size_t c = 0; c < cols; ++c) {
     if (skipped < inexact.size() && inexact[skipped] == c) {
@@ -199,6 +200,12 @@ std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, 
           << name << " output " << j << " of column " << c << ": " << out.Value(j, c)
           << ", expected " << expected.Value(j, c);
     }
+    float largest = 0.0f;
+    for (std::size_t j = 0; j < kHadamardSize; ++j) {
+      EXPECT_TRUE(std::isfinite(expected.Value(j, c))) << name << " column " << c;
+      largest = std::max(largest, std::abs(expected.Value(j, c)));
+    }
+    EXPECT_EQ(LoadItem<T>(amaxes.data(), c), largest) << name << " column " << c;
   }
   EXPECT_EQ(skipped, inexact.size()) << name << ": indices must ascend";
   for (std::size_t j = 0; j < kHadamardSize; ++j)
@@ -226,12 +233,16 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
   }
 }
 
+/// Bits of the mantissa of an item.
+template <class T>
+constexpr int kMantissaOf = [] {
+  if constexpr (kItemSize<T> == 4) return 23;
+  if constexpr (kItemSize<T> == 2) return T::kMantissaBits;
+}();
+
 TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
   using T = TypeParam;
-  constexpr int kMantissa = [] {
-    if constexpr (kItemSize<T> == 4) return 23;
-    if constexpr (kItemSize<T> == 2) return T::kMantissaBits;
-  }();
+  constexpr int kMantissa = kMantissaOf<T>;
   constexpr std::size_t kCols = kColumnUnit;
   // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and 2^-(b+M) above it. In binary64,
   // whose last bit is 2^-48 there, that is lost from the b on that makes it 2^-49; float16 has no
@@ -252,6 +263,22 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
       const bool is_exact = below < kLost || std::is_same_v<T, Float16>;
       EXPECT_EQ(inexact, is_exact ? 0 : kCols) << target.name << " 2^-" << below;
     }
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, TransformsThatRoundToInfinityAreGivenBack) {
+  using T = TypeParam;
+  constexpr std::size_t kCols = kColumnUnit;
+  // A quarter of the sum is the largest number and half of its last bit, a tie.
+  constexpr int kLastBit = (std::is_same_v<T, Float16> ? 15 : 127) - kMantissaOf<T>;
+  const float bit = std::ldexp(1.0f, kLastBit), largest = bit * ((2 << kMantissaOf<T>)-1);
+  for (const auto& target : this->Targets()) {
+    Matrix<T> in(kHadamardSize, kCols);
+    for (std::size_t c = 0; c < kCols; ++c) {
+      for (std::size_t k = 0; k < 4; ++k) StoreItem<T>(in.Row(k), c, largest);
+      StoreItem<T>(in.Row(4 + c % 12), c, 2 * bit);
+    }
+    EXPECT_EQ(CheckTransform<T>(target.name, *target.kernels, kCols, 0, in), kCols) << target.name;
   }
 }
 
@@ -341,6 +368,33 @@ struct ColumnCodes {
   std::vector<std::byte> codes, scale_inv;
   bool operator==(const ColumnCodes&) const = default;
 };
+
+enum class Items { kSimilar, kNumbers, kAll };
+
+TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
+  using T = TypeParam;
+  std::mt19937 random(6);
+  constexpr std::size_t kRows = 2 * kHadamardSize;
+  for (const Items items : {Items::kSimilar, Items::kNumbers, Items::kAll}) {
+    for (const std::size_t cols : {1u, 31u, 33u, 100u, 1100u}) {
+      Matrix<T> in(kRows, cols + 5), expected(kRows, cols);
+      if (items == Items::kSimilar) FillWithin<T>(4, cols + 5, random, in);
+      if (items != Items::kSimilar) Fill<T>(kRows, cols + 5, items == Items::kAll, random, in);
+      const auto transform = [&](const KernelTable& table, Matrix<T>& out) {
+        return table.Hadamard(kDTypeOf<T>, in.ConstRows(), {0, kRows, 3, 3 + cols},
+                              kHadamardSignMask, out.Rows());
+      };
+      const float amax = transform(ScalarKernels(), expected);
+      for (const KernelTable* table : AvailableKernels()) {
+        Matrix<T> out(kRows, cols);
+        EXPECT_EQ(transform(*table, out), amax) << table->name << " " << cols;
+        for (std::size_t r = 0; r < kRows; ++r)
+          ASSERT_EQ(std::memcmp(out.Row(r), expected.Row(r), cols * kItemSize<T>), 0)
+              << table->name << " row " << r << " of " << cols << " columns";
+      }
+    }
+  }
+}
 
 /// Quantizes the transform of a tile columnwise.
 template <class T>

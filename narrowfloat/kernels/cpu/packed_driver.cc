@@ -251,11 +251,15 @@ class PackedDriver {
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
     SetRows(patch, strip, cols, rows, next);
-    if (args_.sign_mask) TransformStrip(strip, cols, next, rows);
+    AmaxMemory<kMicroCols> amaxes;
+    const bool has_amaxes =
+        args_.sign_mask && TransformStrip(strip, cols, next, rows, amaxes.pattern);
     // The transform has prefetched what is next.
     const PackedStrip in{rows, args_.sign_mask ? rows : next, strip.rows, cols};
+    const bool are_finite =
+        has_amaxes || ComputeColumnAmaxes(amax_, {in.rows, in.count}, cols, amaxes.pattern);
     alignas(64) float scale[kPackPlaces];
-    const bool finite = ColumnScales(in, {scale_inv, scale});
+    const bool finite = ColumnScales(in, amaxes.pattern, are_finite, {scale_inv, scale});
     if (is_stochastic_) {
       const std::size_t runs = CeilDiv(args_.shape.rows, kRandomRun);  // of a column
       kernels_.random_of_columns(args_.random,
@@ -284,9 +288,9 @@ class PackedDriver {
   }
 
   /// Transforms a strip, which is one group of rows, and sets `rows` to the addresses of the
-  /// result.
-  void TransformStrip(const Rect& strip, std::size_t cols, const std::byte* const* next,
-                      const std::byte** rows) {
+  /// result. Returns as TransformGroup does.
+  bool TransformStrip(const Rect& strip, std::size_t cols, const std::byte* const* next,
+                      const std::byte** rows, std::byte* amaxes) {
     static_assert(kPackUnit == kHadamardSize && kTransposedCols <= kTransformCols);
     const std::size_t stride = kTransposedCols * amax_.item_bytes;
     TransformRows group;
@@ -295,23 +299,21 @@ class PackedDriver {
       group.next[r] = next[r];
       group.out[r] = transformed_ + r * stride;
     }
-    TransformGroup({args_.in, args_.dtype, *args_.sign_mask, strip.row, strip.col}, items_, group,
-                   cols);
-    std::copy_n(group.out.begin(), kHadamardSize, rows);
+    for (std::size_t r = 0; r < kHadamardSize; ++r) rows[r] = group.out[r];
+    return TransformGroup({args_.in, args_.dtype, *args_.sign_mask, strip.row, strip.col}, items_,
+                          group, cols, amaxes);
   }
 
-  /// Computes the scales of a strip's columns. Returns as RowScales does.
-  bool ColumnScales(const PackedStrip& strip, const PackScales& scales) const {
-    AmaxMemory<kMicroCols> amaxes;
-    const bool finite =
-        ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
+  /// Computes the scales of a strip's columns from their amaxes, which change. `finite`: all items
+  /// are. Returns as RowScales does.
+  bool ColumnScales(const PackedStrip& strip, std::byte* amaxes, bool finite,
+                    const PackScales& scales) const {
     if (IsSquare()) {
-      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes.pattern)
-                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes.pattern);
+      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
+                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
     }
-    const bool fits = chooses_
-                          ? ChooseOfColumns(strip, amaxes.pattern, finite, scales)
-                          : scale_rule_.of_columns(amaxes.pattern, strip.cols, factors_, scales);
+    const bool fits = chooses_ ? ChooseOfColumns(strip, amaxes, finite, scales)
+                               : scale_rule_.of_columns(amaxes, strip.cols, factors_, scales);
     return fits && finite;
   }
 

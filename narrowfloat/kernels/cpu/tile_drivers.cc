@@ -78,23 +78,25 @@ struct HadamardDriver {
   std::uint32_t sign_mask;
   const MatrixRows<std::byte>& out;
 
-  void Run() const {
+  /// Returns the amax of the transform.
+  float Run() const {
     const std::size_t all = tile.col_end - tile.col_begin;
+    float largest = 0.0f;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kHadamardSize) {
       for (std::size_t col = 0, cols; col < all; col += cols) {
         cols = std::min(kTransformCols, all - col);
         if (cols > kColumnUnit) cols = cols / kColumnUnit * kColumnUnit;
-        RunGroup(row, col, cols);
+        largest = std::max(largest, RunGroup(row, col, cols));
       }
     }
+    return largest;
   }
 
   /// Transforms `cols` columns of a group: columns of whole units, or fewer than a unit. Columns
   /// count from the tile's first one.
-  void RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
-    const HadamardGroup group{in, dtype, sign_mask, row, tile.col_begin + col};
+  float RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
     const TransformRows rows = RowsAt(row, col);
-    if (cols % kColumnUnit == 0) return TransformGroup(group, kernels, rows, cols);
+    if (cols % kColumnUnit == 0) return Transform(row, col, rows, cols);
     const std::size_t bytes = cols * kernels.item_bytes;
     constexpr std::size_t kMostBytes = kColumnUnit * sizeof(float);
     std::byte padded[kHadamardSize][kMostBytes], transformed[kHadamardSize][kMostBytes];
@@ -104,8 +106,22 @@ struct HadamardDriver {
           PadRow(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
       unit.out[k] = transformed[k];
     }
-    TransformGroup(group, kernels, unit, kColumnUnit);
+    const float amax = Transform(row, col, unit, kColumnUnit);
     for (std::size_t k = 0; k < kHadamardSize; ++k) std::memcpy(rows.out[k], transformed[k], bytes);
+    return amax;
+  }
+
+  /// Transforms whole units of columns of a group.
+  float Transform(std::size_t row, std::size_t col, const TransformRows& rows,
+                  std::size_t cols) const {
+    alignas(64) std::byte amaxes[kTransformCols * sizeof(float)];
+    if (TransformGroup({in, dtype, sign_mask, row, tile.col_begin + col}, kernels, rows, cols,
+                       amaxes))
+      return kernels.amax(amaxes, cols);
+    float largest = 0.0f;
+    for (const std::byte* of_row : rows.out)
+      largest = std::max(largest, kernels.amax(of_row, cols));
+    return largest;
   }
 
   /// Returns the addresses of a group's rows. The next group is prefetched or, at the tile's last
@@ -167,10 +183,10 @@ void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
   }
 }
 
-void DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
-                   const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
-                   const MatrixRows<std::byte>& out) noexcept {
-  HadamardDriver{in, tile, kernels, dtype, sign_mask, out}.Run();
+float DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
+                    const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
+                    const MatrixRows<std::byte>& out) noexcept {
+  return HadamardDriver{in, tile, kernels, dtype, sign_mask, out}.Run();
 }
 
 }  // namespace narrowfloat::cpu

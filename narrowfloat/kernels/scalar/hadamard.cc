@@ -59,10 +59,12 @@ void Transform(const MatrixRows<const std::byte>& in, const Tile& tile, std::uin
 
 }  // namespace
 
-void KernelTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                           std::uint32_t sign_mask,
-                           const MatrixRows<std::byte>& out) const noexcept {
+float KernelTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                            std::uint32_t sign_mask,
+                            const MatrixRows<std::byte>& out) const noexcept {
   ForType(dtype, []<class T>() { return &Transform<T>; })(in, tile, sign_mask, out);
+  return KernelTable::Amax(dtype, {out.data, out.row_stride, out.row_offsets},
+                           {0, tile.row_end - tile.row_begin, 0, tile.col_end - tile.col_begin});
 }
 
 }  // namespace narrowfloat

@@ -30,10 +30,9 @@ float AmaxOfTile(const KernelTable& kernels, DType dtype, const MatrixRows<const
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
       const std::size_t cols = std::min(kCols, tile.col_end - col);
       const auto stride = static_cast<std::ptrdiff_t>(cols * ItemSize(dtype));
-      kernels.Hadamard(dtype, in, {row, row + kHadamardSize, col, col + cols}, sign_mask,
-                       {transformed, stride});
-      largest = std::max(largest,
-                         kernels.Amax(dtype, {transformed, stride}, {0, kHadamardSize, 0, cols}));
+      largest =
+          std::max(largest, kernels.Hadamard(dtype, in, {row, row + kHadamardSize, col, col + cols},
+                                             sign_mask, {transformed, stride}));
     }
   }
   return largest;

@@ -56,7 +56,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
       set(NF_INSTRUCTION_SETS NEON)
     endif()
   endif()
-  set(NF_NATIVE_INSTRUCTION_SET ${NF_INSTRUCTION_SETS})  # both: SVE's kernels need NEON's products
+  set(NF_NATIVE_INSTRUCTION_SET ${NF_INSTRUCTION_SETS})
 else()
   list(APPEND NF_SIMD_DEFINITIONS HWY_COMPILE_ONLY_SCALAR)
 endif()
@@ -87,16 +87,11 @@ nf_enable_targets(nf_simd INTERFACE "${NF_INSTRUCTION_SETS}")
 
 # nf_kernels(<target> <instruction sets> <sources>): compiles each source once per instruction set, to an object of its
 # own, and adds the objects to the target, whose definitions, flags and includes they take. The source is written for
-# the one set in HWY_TARGET (cpu/parts-inl.h). Products keep vectors in arrays, which SVE does not allow: PartsOf() in
-# cpu/tables.cc gives SVE those of NEON.
+# the one set in HWY_TARGET (cpu/parts-inl.h).
 function(nf_kernels target sets sources)
   foreach(set IN LISTS sets)
-    set(of_set ${sources})
-    if(set MATCHES SVE)
-      list(FILTER of_set EXCLUDE REGEX gemm)
-    endif()
     string(TOLOWER ${target}_${set} objects)
-    add_library(${objects} OBJECT ${of_set})
+    add_library(${objects} OBJECT ${sources})
     target_compile_definitions(${objects} PRIVATE NF_HWY_TARGET=HWY_${set}
                                                   $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
     target_compile_options(${objects} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>)

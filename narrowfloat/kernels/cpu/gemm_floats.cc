@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
@@ -66,61 +67,51 @@ HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* su
   }
 }
 
-using Dots = hn::Vec<GemmF>[kFloatRows][kFloatVectors];
-
-/// Calls f(r, c) for the vectors of a micro-tile.
-template <std::size_t kRows, class F>
-HWY_INLINE void ForEachTileVector(const F& f) {
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (std::size_t c = 0; c < kFloatVectors; ++c) f(r, c);
-  }
-}
-
-/// dots[r][c] += a[k][r] * b[k][c] for each k in order.
+/// The vectors of a micro-tile of kRows rows, row by row: vector i has row i / kFloatVectors.
 template <std::size_t kRows>
-HWY_INLINE void AddProducts(const float* HWY_RESTRICT& a, const float* HWY_RESTRICT& b,
-                            std::size_t count, Dots& dots) {
+using TileVectors = std::make_index_sequence<kRows * kFloatVectors>;
+constexpr std::size_t RowOf(std::size_t vector) {
+  return vector / kFloatVectors;
+}
+constexpr std::size_t ColOf(std::size_t vector) {
+  return vector % kFloatVectors * hn::MaxLanes(GemmF());
+}
+static_assert(hn::MaxLanes(GemmF()) == kFloatCols / kFloatVectors);
+
+/// Adds the products a[k][row] * b[k][col] to `dots`, the vectors of a micro-tile, for each k in
+/// order. SVE's vectors cannot be in an array.
+template <std::size_t... kVectors, class... Dots>
+HWY_INLINE void AddProducts(std::index_sequence<kVectors...> /*tile*/, const float* HWY_RESTRICT& a,
+                            const float* HWY_RESTRICT& b, std::size_t count, Dots&... dots) {
   const GemmF df;
   for (std::size_t k = 0; k < count; ++k, a += kFloatRows, b += kFloatCols) {
-    hn::Vec<GemmF> columns[kFloatVectors];
-#pragma GCC unroll 4
-    for (std::size_t c = 0; c < kFloatVectors; ++c) {
-      columns[c] = hn::Load(df, b + c * hn::Lanes(df));
-    }
-#pragma GCC unroll 16
-    for (std::size_t r = 0; r < kRows; ++r) {
-      const auto row = hn::Set(df, a[r]);
-#pragma GCC unroll 4
-      for (std::size_t c = 0; c < kFloatVectors; ++c) {
-        dots[r][c] = hn::MulAdd(row, columns[c], dots[r][c]);
-      }
-    }
+    ((dots = hn::MulAdd(hn::Set(df, a[RowOf(kVectors)]), hn::Load(df, b + ColOf(kVectors)), dots)),
+     ...);
   }
 }
 
 template <SlabSum kSum>
 struct AddSlabs {
-  template <std::size_t kRows>
-  static HWY_NOINLINE void Run(const MicroTileArgs& args) {
+  template <std::size_t... kVectors>
+  static HWY_NOINLINE void Run(std::index_sequence<kVectors...> tile, const MicroTileArgs& args) {
     const GemmF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
     const double *a_scales = args.a_scales, *b_scales = args.b_scales;
     constexpr std::size_t kSumBytes = kSum == SlabSum::kBinary64 ? 8 : 4;
+    const auto sums_at = [&](std::size_t vector) NF_INLINE_ATTR {
+      return static_cast<std::byte*>(args.sums) +
+             (RowOf(vector) * kFloatCols + ColOf(vector)) * kSumBytes;
+    };
     for (std::size_t left = args.length; left > 0;) {
       const std::size_t count = left < args.slab ? left : args.slab;
       left -= count;
-      Dots dots;
-      ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
-                                   NF_INLINE_ATTR { dots[r][c] = hn::Zero(df); });
-      AddProducts<kRows>(a, b, count, dots);
-      ForEachTileVector<kRows>([&](std::size_t r, std::size_t c) NF_INLINE_ATTR {
-        const std::size_t col = c * hn::Lanes(df);
-        AddDots<kSum>(dots[r][c], a_scales[r], b_scales + col,
-                      static_cast<std::byte*>(args.sums) + (r * kFloatCols + col) * kSumBytes);
-      });
+      [&](auto... dots) NF_INLINE_ATTR {
+        AddProducts(tile, a, b, count, dots...);
+        (AddDots<kSum>(dots, a_scales[RowOf(kVectors)], b_scales + ColOf(kVectors),
+                       sums_at(kVectors)),
+         ...);
+      }((static_cast<void>(kVectors), hn::Zero(df))...);
       a_scales += kFloatRows;
       b_scales += kFloatCols;
     }
@@ -128,20 +119,19 @@ struct AddSlabs {
 };
 
 struct AddUnscaled {
-  template <std::size_t kRows>
-  static HWY_NOINLINE void Run(const MicroTileArgs& args) {
+  template <std::size_t... kVectors>
+  static HWY_NOINLINE void Run(std::index_sequence<kVectors...> tile, const MicroTileArgs& args) {
     const GemmF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
     auto* sums = static_cast<float*>(args.sums);
-    const auto sum_at = [=](std::size_t r, std::size_t c)
-                            NF_INLINE_ATTR { return sums + r * kFloatCols + c * hn::Lanes(df); };
-    Dots dots;
-    ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
-                                 NF_INLINE_ATTR { dots[r][c] = hn::LoadU(df, sum_at(r, c)); });
-    AddProducts<kRows>(a, b, args.length, dots);
-    ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
-                                 NF_INLINE_ATTR { hn::StoreU(dots[r][c], df, sum_at(r, c)); });
+    const auto sums_at = [=](std::size_t vector) NF_INLINE_ATTR {
+      return sums + RowOf(vector) * kFloatCols + ColOf(vector);
+    };
+    [&](auto... dots) NF_INLINE_ATTR {
+      AddProducts(tile, a, b, args.length, dots...);
+      (hn::StoreU(dots, df, sums_at(kVectors)), ...);
+    }(hn::LoadU(df, sums_at(kVectors))...);
   }
 };
 
@@ -149,10 +139,10 @@ struct AddUnscaled {
 template <class Kernel>
 void RunRows(const MicroTileArgs& args) noexcept {
   constexpr std::size_t kHalf = (kFloatRows + 1) / 2, kQuarter = (kFloatRows + 3) / 4;
-  if (args.rows == 1) return Kernel::template Run<1>(args);
-  if (args.rows <= kQuarter) return Kernel::template Run<kQuarter>(args);
-  if (args.rows <= kHalf) return Kernel::template Run<kHalf>(args);
-  Kernel::template Run<kFloatRows>(args);
+  if (args.rows == 1) return Kernel::Run(TileVectors<1>(), args);
+  if (args.rows <= kQuarter) return Kernel::Run(TileVectors<kQuarter>(), args);
+  if (args.rows <= kHalf) return Kernel::Run(TileVectors<kHalf>(), args);
+  Kernel::Run(TileVectors<kFloatRows>(), args);
 }
 
 }  // namespace

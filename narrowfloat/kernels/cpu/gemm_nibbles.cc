@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
@@ -30,11 +31,11 @@ constexpr int kOffset = 12;  // makes twice a value of `a` non-negative: instruc
 constexpr std::size_t kASlabBytes = kRows * kSlab;
 constexpr std::size_t kBSlabBytes = kCols * (kSlab + sizeof(std::int32_t));
 
-/// Adds the products of a slab: `a` is a line of panel a, `quads` one slab of panel b.
+/// Adds the products of a slab: `a` is a line of panel a, b0 to b3 the quads of a slab of panel b.
 /// VNNI: 4 ops; else 4 products of pairs, 3 additions in 16 bits (at most 8 * 24 * 12) and 2 ops
 /// to widen.
-HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, const hn::Vec<I32> (&quads)[kQuads],
-                                hn::Vec<I32> sum) {
+HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32> b1,
+                                hn::Vec<I32> b2, hn::Vec<I32> b3, hn::Vec<I32> sum) {
   const I32 di;
   const auto quad = [&](std::size_t q) NF_INLINE_ATTR {
     std::int32_t four;
@@ -42,74 +43,83 @@ HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, const hn::Vec<I32> (&quads)[
     return hn::Set(di, four);
   };
 #if HWY_TARGET == HWY_AVX3_DL
-#pragma GCC unroll 4
-  for (std::size_t q = 0; q < kQuads; ++q) {
+  const auto add = [&](std::size_t q, hn::Vec<I32> of_b) NF_INLINE_ATTR {
     // Highway's AVX3_DL requires VNNI of the processor but does not name it to the compiler, which
     // then refuses the intrinsic.
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(quad(q).raw), "v"(quads[q].raw));
-  }
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(quad(q).raw), "v"(of_b.raw));
+  };
+  add(0, b0);
+  add(1, b1);
+  add(2, b2);
+  add(3, b3);
   return sum;
 #else
   const hn::Repartition<std::int16_t, I32> d16;
-  const auto pairs = [&](std::size_t q) NF_INLINE_ATTR {
-    return hn::Vec<decltype(d16)>{NF_INSTRUCTION(maddubs_epi16)(quad(q).raw, quads[q].raw)};
+  const auto pairs = [&](std::size_t q, hn::Vec<I32> of_b) NF_INLINE_ATTR {
+    return hn::Vec<decltype(d16)>{NF_INSTRUCTION(maddubs_epi16)(quad(q).raw, of_b.raw)};
   };
-  const auto slab = hn::Add(hn::Add(pairs(0), pairs(1)), hn::Add(pairs(2), pairs(3)));
+  const auto slab =
+      hn::Add(hn::Add(pairs(0, b0), pairs(1, b1)), hn::Add(pairs(2, b2), pairs(3, b3)));
   const auto even = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, slab)));
   return hn::Add(sum, hn::Add(even, hn::ShiftRight<16>(hn::BitCast(di, slab))));
 #endif
 }
 
-/// sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order. 4 ops of
-/// DotSlab, 2 conversions and 6 double ops a row and slab.
-template <std::size_t kUsed>
-HWY_NOINLINE void AddSlabs(const MicroTileArgs& args) {
+/// Calls visit(row, low, high) for the vectors of each row of a micro-tile, from `row` on: the two
+/// halves of its sums.
+template <class Visit, class V, class... Rest>
+HWY_INLINE void ForEachRow(const Visit& visit, std::size_t row, V& low, V& high, Rest&... rest) {
+  visit(row, low, high);
+  if constexpr (sizeof...(rest) > 0) ForEachRow(visit, row + 1, rest...);
+}
+
+/// sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order; the sums are
+/// kHalves vectors, two for each row. 4 ops of DotSlab, 2 conversions and 6 double ops a row and
+/// slab.
+template <std::size_t... kHalves>
+HWY_NOINLINE void AddSlabs(std::index_sequence<kHalves...> /*tile*/, const MicroTileArgs& args) {
   const I32 di;
   const GemmD dd;
   const hn::Half<I32> half;
   const std::byte *a = args.a, *b = args.b;
   const double *a_scales = args.a_scales, *b_scales = args.b_scales;
   auto* kept = static_cast<double*>(args.sums);
-  hn::Vec<GemmD> sums[kUsed][2];
-#pragma GCC unroll 8
-  for (std::size_t r = 0; r < kUsed; ++r) {
-    sums[r][0] = hn::LoadU(dd, kept + r * kCols);
-    sums[r][1] = hn::LoadU(dd, kept + r * kCols + hn::Lanes(dd));
-  }
-  for (std::size_t pos = 0; pos < args.length; pos += kSlab) {
-    hn::Vec<I32> quads[kQuads];
-    const auto* values = reinterpret_cast<const std::int32_t*>(b);
-#pragma GCC unroll 4
-    for (std::size_t q = 0; q < kQuads; ++q) quads[q] = hn::LoadU(di, values + q * kCols);
-    const auto start = hn::LoadU(di, values + kQuads * kCols);
-    const auto quarter = hn::Set(dd, 0.25);  // both sides are doubled
-    const auto low = hn::Mul(hn::LoadU(dd, b_scales), quarter);
-    const auto high = hn::Mul(hn::LoadU(dd, b_scales + hn::Lanes(dd)), quarter);
-#pragma GCC unroll 8
-    for (std::size_t r = 0; r < kUsed; ++r) {
-      const auto dots = DotSlab(a + r * kSlab, quads, start);
-      const auto row = hn::Set(dd, a_scales[r]);
-      const auto low_dots = hn::PromoteTo(dd, hn::LowerHalf(half, dots));
-      const auto high_dots = hn::PromoteTo(dd, hn::UpperHalf(half, dots));
-      sums[r][0] = hn::Add(sums[r][0], hn::Mul(low_dots, hn::Mul(row, low)));
-      sums[r][1] = hn::Add(sums[r][1], hn::Mul(high_dots, hn::Mul(row, high)));
+  const std::size_t lanes = hn::Lanes(dd);
+  [&](auto... sums) NF_INLINE_ATTR {
+    for (std::size_t pos = 0; pos < args.length; pos += kSlab) {
+      const auto* values = reinterpret_cast<const std::int32_t*>(b);
+      const auto quad = [&](std::size_t q)
+                            NF_INLINE_ATTR { return hn::LoadU(di, values + q * kCols); };
+      const auto b0 = quad(0), b1 = quad(1), b2 = quad(2), b3 = quad(3), start = quad(kQuads);
+      const auto quarter = hn::Set(dd, 0.25);  // both sides are doubled
+      const auto low_scales = hn::Mul(hn::LoadU(dd, b_scales), quarter);
+      const auto high_scales = hn::Mul(hn::LoadU(dd, b_scales + lanes), quarter);
+      const auto add = [&](std::size_t r, hn::Vec<GemmD>& low, hn::Vec<GemmD>& high)
+                           NF_INLINE_ATTR {
+                             const auto dots = DotSlab(a + r * kSlab, b0, b1, b2, b3, start);
+                             const auto row = hn::Set(dd, a_scales[r]);
+                             const auto low_dots = hn::PromoteTo(dd, hn::LowerHalf(half, dots));
+                             const auto high_dots = hn::PromoteTo(dd, hn::UpperHalf(half, dots));
+                             low = hn::Add(low, hn::Mul(low_dots, hn::Mul(row, low_scales)));
+                             high = hn::Add(high, hn::Mul(high_dots, hn::Mul(row, high_scales)));
+                           };
+      ForEachRow(add, 0, sums...);
+      a += kASlabBytes;
+      b += kBSlabBytes;
+      a_scales += kRows;
+      b_scales += kCols;
     }
-    a += kASlabBytes;
-    b += kBSlabBytes;
-    a_scales += kRows;
-    b_scales += kCols;
-  }
-#pragma GCC unroll 8
-  for (std::size_t r = 0; r < kUsed; ++r) {
-    hn::StoreU(sums[r][0], dd, kept + r * kCols);
-    hn::StoreU(sums[r][1], dd, kept + r * kCols + hn::Lanes(dd));
-  }
+    (hn::StoreU(sums, dd, kept + kHalves * lanes), ...);
+  }(hn::LoadU(dd, kept + kHalves * lanes)...);
 }
 
+template <std::size_t kUsed>
+using HalvesOf = std::make_index_sequence<2 * kUsed>;
+
 void RunRows(const MicroTileArgs& args) noexcept {
-  if (args.rows == 1) return AddSlabs<1>(args);
-  if (args.rows <= kRows / 2) return AddSlabs<kRows / 2>(args);
-  AddSlabs<kRows>(args);
+  if (args.rows == 1) return AddSlabs(HalvesOf<1>(), args);
+  if (args.rows <= kRows / 2) return AddSlabs(HalvesOf<kRows / 2>(), args);
+  AddSlabs(HalvesOf<kRows>(), args);
 }
 
 constexpr auto kDoubled = [] {
@@ -168,25 +178,24 @@ HWY_INLINE std::int32_t StartOf(hn::Vec<Bytes16> doubled) {
                      kOffset * static_cast<std::int32_t>(kSlab));
 }
 
-/// Writes a slab of four lines: transposes 4x4 groups of 4 bytes. 8 ops.
-HWY_INLINE void StoreQuads(const hn::Vec<Bytes16> (&lines)[4], std::size_t first, std::byte* slab) {
+/// Writes a slab of four lines, a to d: transposes 4x4 groups of 4 bytes. 8 ops.
+HWY_INLINE void StoreQuads(hn::Vec<Bytes16> a, hn::Vec<Bytes16> b, hn::Vec<Bytes16> c,
+                           hn::Vec<Bytes16> d, std::size_t first, std::byte* slab) {
   const hn::Repartition<std::uint32_t, Bytes16> d32;
   const hn::Repartition<std::uint64_t, Bytes16> d64;
-  const auto lower = [&](std::size_t i) NF_INLINE_ATTR {
-    return hn::BitCast(
-        d64, hn::InterleaveLower(d32, hn::BitCast(d32, lines[i]), hn::BitCast(d32, lines[i + 1])));
+  const auto lower = [&](hn::Vec<Bytes16> x, hn::Vec<Bytes16> y) NF_INLINE_ATTR {
+    return hn::BitCast(d64, hn::InterleaveLower(d32, hn::BitCast(d32, x), hn::BitCast(d32, y)));
   };
-  const auto upper = [&](std::size_t i) NF_INLINE_ATTR {
-    return hn::BitCast(
-        d64, hn::InterleaveUpper(d32, hn::BitCast(d32, lines[i]), hn::BitCast(d32, lines[i + 1])));
+  const auto upper = [&](hn::Vec<Bytes16> x, hn::Vec<Bytes16> y) NF_INLINE_ATTR {
+    return hn::BitCast(d64, hn::InterleaveUpper(d32, hn::BitCast(d32, x), hn::BitCast(d32, y)));
   };
   const auto store = [&](std::size_t quad, hn::Vec<decltype(d64)> bytes) NF_INLINE_ATTR {
     hn::StoreU(bytes, d64, reinterpret_cast<std::uint64_t*>(slab + (quad * kCols + first) * 4));
   };
-  store(0, hn::InterleaveLower(d64, lower(0), lower(2)));
-  store(1, hn::InterleaveUpper(d64, lower(0), lower(2)));
-  store(2, hn::InterleaveLower(d64, upper(0), upper(2)));
-  store(3, hn::InterleaveUpper(d64, upper(0), upper(2)));
+  store(0, hn::InterleaveLower(d64, lower(a, b), lower(c, d)));
+  store(1, hn::InterleaveUpper(d64, lower(a, b), lower(c, d)));
+  store(2, hn::InterleaveLower(d64, upper(a, b), upper(c, d)));
+  store(3, hn::InterleaveUpper(d64, upper(a, b), upper(c, d)));
 }
 
 void PackB(const PackArgs& args) noexcept {
@@ -195,15 +204,13 @@ void PackB(const PackArgs& args) noexcept {
   const std::size_t lines = LineCount(args);
   for (std::size_t pos = args.range.pos_begin; pos < args.range.pos_end; pos += kSlab) {
     auto* starts = reinterpret_cast<std::int32_t*>(out + kCols * kSlab);
-    for (std::size_t first = 0; first < kCols; first += 4) {
-      hn::Vec<Bytes16> four[4];
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i) {
-        four[i] = first + i < lines ? LoadDoubled(args, first + i, pos) : hn::Zero(d8);
-        starts[first + i] = StartOf(four[i]);
-      }
-      StoreQuads(four, first, out);
-    }
+    const auto line_at = [&](std::size_t i) NF_INLINE_ATTR {
+      const auto line = i < lines ? LoadDoubled(args, i, pos) : hn::Zero(d8);
+      starts[i] = StartOf(line);
+      return line;
+    };
+    for (std::size_t i = 0; i < kCols; i += 4)
+      StoreQuads(line_at(i), line_at(i + 1), line_at(i + 2), line_at(i + 3), i, out);
     out += kBSlabBytes;
   }
 }

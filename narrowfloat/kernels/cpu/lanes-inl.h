@@ -509,8 +509,9 @@ HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
   return QuartersInOrder(d8, hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters)));
 }
 
-/// Encodes Lanes(d8) items of T at `in`. Requires: scales are positive and finite. A product with
-/// such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
+/// Encodes Lanes(d8) items of T at `in`. `scale` provides the scales or, for bfloat16, is a
+/// function that encodes two vectors of items. Requires: scales are positive and finite. A product
+/// with such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
 template <FloatFormat F, class T, Inputs kInputs, class D8, class Scale>
 HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);
@@ -526,9 +527,9 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
 #if HWY_TARGET == HWY_AVX3_DL
-  } else if constexpr (std::is_same_v<Scale, UniformSteps<F>>) {
+  } else if constexpr (requires(hn::Vec512<std::uint16_t> items) { scale(items, items); }) {
     const hn::Full512<std::uint16_t> d;
-    return scale.Encode(LoadItems(d, in), LoadItems(d, in + 64));
+    return scale(LoadItems(d, in), LoadItems(d, in + 64));
   } else if constexpr (PowerOfTwoScales<Scale> && kByTable<F, T>) {
     static_assert(kInputs == Inputs::kFinite);
     const hn::Full512<std::uint16_t> d;

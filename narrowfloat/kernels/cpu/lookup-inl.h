@@ -156,24 +156,6 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
                         hn::Load(d8, kTables.last));
 }
 
-/// Provider of EncodeRun for one scale of any mantissa, with the tables that TabulateUniform filled
-/// for it. The product of a normal item and a normal scale has the same mantissa in every octave of
-/// items, so that 128 excesses serve all octaves.
-template <FloatFormat F>
-struct UniformSteps {
-  hn::Vec512<std::uint8_t> lower_excess, upper_excess, code, last;
-  hn::Vec512<std::uint16_t> floor;
-
-  HWY_INLINE hn::Vec512<std::uint8_t> Encode(hn::Vec512<std::uint16_t> low,
-                                             hn::Vec512<std::uint16_t> high) const {
-    const auto lower = lower_excess, upper = upper_excess;
-    const auto excess_of = [=](hn::Vec512<std::uint8_t> below) NF_INLINE_ATTR {
-      return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(lower.raw, below.raw, upper.raw)};
-    };
-    return EncodeSteps<F>(low, high, floor, floor, excess_of, code, last);
-  }
-};
-
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -335,9 +335,11 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
   return LargestLane(di, largest);
 }
 
-/// Fills the tables of UniformSteps. Distances count from one step before the first item that does
+/// Fills the tables for EncodeSteps. Distances count from one step before the first item that does
 /// not round to 0. Under any scale, the smallest normal number then is the last of step kSteps. A
-/// step up to there has at most two codes, because changes of code lie at least a step apart.
+/// step up to there has at most two codes, because changes of code lie at least a step apart. The
+/// product of a normal item and a normal scale has the same mantissa in every octave of items, so
+/// that 128 excesses serve all octaves.
 template <FloatFormat F, class T>
 void TabulateUniform(cpu::UniformTables& tables) noexcept {
   tables.are_filled = false;
@@ -391,10 +393,16 @@ HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_
   if constexpr (kByTable<F, T>) {
     if (tables.are_filled) {
       const D8 d8;
-      const UniformSteps<F> steps{hn::Load(d8, tables.excess), hn::Load(d8, tables.excess + 64),
-                                  hn::Load(d8, tables.code), hn::Load(d8, tables.last),
-                                  hn::Set(D16(), tables.floor)};
-      return EncodeRunsUniformly<F, T, kInputs>(runs, count, steps);
+      const auto lower = hn::Load(d8, tables.excess), upper = hn::Load(d8, tables.excess + 64);
+      const auto code = hn::Load(d8, tables.code), last = hn::Load(d8, tables.last);
+      const auto floor = hn::Set(D16(), tables.floor);
+      const auto excess_of = [&](hn::Vec<D8> below) NF_INLINE_ATTR {
+        return hn::Vec<D8>{_mm512_permutex2var_epi8(lower.raw, below.raw, upper.raw)};
+      };
+      const auto encode = [&](hn::Vec<D16> low, hn::Vec<D16> high) NF_INLINE_ATTR {
+        return EncodeSteps<F>(low, high, floor, floor, excess_of, code, last);
+      };
+      return EncodeRunsUniformly<F, T, kInputs>(runs, count, encode);
     }
   }
 #endif

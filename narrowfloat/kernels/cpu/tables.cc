@@ -21,30 +21,25 @@ cpu::TargetParts Parts() {
 
 #else
 
-/// Returns the products of this instruction set.
-GemmKernels GemmParts() {
-#if HWY_TARGET == HWY_SVE2_128
-  return {};  // PartsOf() gives SVE the products of NEON
-#else
-  return {
-    .floats = GemmFloatsBody(), .pack_floats = GemmFloatPackers(),
-#if HWY_ARCH_X86
-    .nibbles = GemmNibblesBody(), .pack_nibbles = GemmNibblePackers(),
-#else
-    .nibbles = {}, .pack_nibbles = {},
-#endif
-    .finish = GemmFinishTable()
-  };
-#endif
-}
-
 cpu::TargetParts Parts() {
   return {
       .items = ItemKernelsTable(),
       .micro = MicroKernelsTable(),
       .pack = PackKernelsTable(),
       .decode = DecodeKernelsTable(),
-      .gemm = GemmParts(),
+      .gemm =
+          {
+              .floats = GemmFloatsBody(),
+              .pack_floats = GemmFloatPackers(),
+#if HWY_ARCH_X86
+              .nibbles = GemmNibblesBody(),
+              .pack_nibbles = GemmNibblePackers(),
+#else
+              .nibbles = {},
+              .pack_nibbles = {},
+#endif
+              .finish = GemmFinishTable(),
+          },
   };
 }
 
@@ -59,9 +54,7 @@ namespace narrowfloat {
 HWY_EXPORT(Parts);
 namespace cpu {
 TargetParts PartsOf(std::size_t target) {
-  TargetParts parts = HWY_DISPATCH_TABLE(Parts)[target]();
-  if (parts.gemm.floats.rows == 0) parts.gemm = HWY_STATIC_DISPATCH(Parts)().gemm;
-  return parts;
+  return HWY_DISPATCH_TABLE(Parts)[target]();
 }
 }  // namespace cpu
 }  // namespace narrowfloat

@@ -181,9 +181,9 @@ TEST_P(CudaSchemeTest, QuantizesWholeTiles) {
   FillWithSpecials(in, random, Range::kNear);
   for (const bool has_special : {false, true}) {
     if (has_special)
-      in.SetBits(15000, GetParam().dtype == DType::kFloat16    ? 0x7C00u
-                        : GetParam().dtype == DType::kBFloat16 ? 0x7FC0u
-                                                               : 0x7FC00000u);
+      in.SetBits(std::size_t{39} * 384 + 24, GetParam().dtype == DType::kFloat16    ? 0x7C00u
+                                             : GetParam().dtype == DType::kBFloat16 ? 0x7FC0u
+                                                                                    : 0x7FC00000u);
     for (const QuantSpec& spec : DirectionsOf({.scheme = GetParam().scheme})) {
       for (const std::size_t misalignment : {std::size_t{0}, std::size_t{1}}) {
         QuantizedBuffers expected(spec, in.shape()), got(spec, in.shape(), misalignment);

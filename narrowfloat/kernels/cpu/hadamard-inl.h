@@ -437,8 +437,13 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
   const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
   const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
   const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
-  // Items that are not finite, and outputs that round to infinity.
-  constexpr float kInfinite = kItemSize<T> == 4 ? std::numeric_limits<float>::infinity() : 65520;
+  // Items that are not finite, and outputs that round to infinity: from half a step above the
+  // largest number on.
+  constexpr float kInfinite = [] {
+    if constexpr (kItemSize<T> == 4) return std::numeric_limits<float>::infinity();
+    if constexpr (kItemSize<T> == 2)
+      return kMaxValue<T> + (kMaxValue<T> - narrowfloat::Decode<T>(T::kMaxCode - 1)) / 2;
+  }();
   const auto is_given_back =
       hn::Or(hn::Or(hn::Gt(spread, hn::Set(di, Spread<T>(53))), hn::Eq(top, hn::Set(di, 255))),
              hn::RebindMask(di, hn::Ge(amax, hn::Set(df, kInfinite))));

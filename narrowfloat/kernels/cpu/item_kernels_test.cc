@@ -369,6 +369,8 @@ struct ColumnCodes {
   bool operator==(const ColumnCodes&) const = default;
 };
 
+/// Items of two groups of rows: numbers within 4 binades and then zeros; numbers of every
+/// exponent and infinities; NaN too.
 enum class Items { kSimilar, kNumbers, kAll };
 
 TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {

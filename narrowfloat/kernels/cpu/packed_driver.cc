@@ -304,8 +304,9 @@ class PackedDriver {
                           group, cols, amaxes);
   }
 
-  /// Computes the scales of a strip's columns from their amaxes, which change. `finite`: all items
-  /// are. Returns as RowScales does.
+  /// Computes the scales of a strip's columns from `amaxes`; of square blocks, first replaces the
+  /// amaxes of columns by those of blocks. `finite` says that all items are. Returns as RowScales
+  /// does.
   bool ColumnScales(const PackedStrip& strip, std::byte* amaxes, bool finite,
                     const PackScales& scales) const {
     if (IsSquare()) {

@@ -5,28 +5,43 @@
 
 namespace narrowfloat::cpu {
 
-/// Tells whether additions and multiplications of the calling thread were exact: the processor sets
-/// the inexact flag of IEEE 754 when it rounds a result or one overflows, and the flag stays set.
-/// Clears the thread's flags; the destructor restores them.
+/// Tells whether operations of the calling thread were exact, by the flags that the processor sets,
+/// and that stay set. Clears the thread's flags; the destructor restores them.
 ///
 /// Covers the operations whose results are stored to memory before a call: the compiler may move
 /// other arithmetic across it.
 class FloatFlags {
  public:
-  FloatFlags() noexcept : saved_(Get()), are_reported_(AreReported()) { Clear(); }
-  ~FloatFlags() { Set(saved_); }
+#if defined(__x86_64__)
+  using Word = std::uint32_t;  // MXCSR
+  static constexpr Word kInexact = 0x20, kSubnormalOperand = 0x02;
+#elif defined(__aarch64__)
+  using Word = std::uint64_t;  // FPSR
+  static constexpr Word kInexact = 0x10;
+#endif
+
+  FloatFlags() noexcept : saved_(Get()), are_reported_(AreReported()) {
+    Clear();
+  }
+  ~FloatFlags() {
+    Set(saved_);
+  }
   FloatFlags(const FloatFlags&) = delete;
   FloatFlags& operator=(const FloatFlags&) = delete;
 
-  /// Returns true if an operation since the construction, or since Clear, was not exact; always, if
-  /// this machine sets no flags, as some emulators do not.
-  bool WereInexact() const noexcept { return !are_reported_ || (Get() & kInexact) != 0; }
-  void Clear() noexcept { Set(saved_ & ~kAll); }
+  /// Returns true if one of `flags` was set since the construction, or since Clear: kInexact when a
+  /// result was rounded or overflowed, kSubnormalOperand when an operand was a subnormal number.
+  /// Returns true always, if this machine sets no flags, as some emulators do not.
+  bool AreSet(Word flags) const noexcept {
+    return !are_reported_ || (Get() & flags) != 0;
+  }
+  void Clear() noexcept {
+    Set(saved_ & ~kAll);
+  }
 
  private:
 #if defined(__x86_64__)
-  using Word = std::uint32_t;
-  static constexpr Word kInexact = 0x20, kAll = 0x3F;  // of MXCSR
+  static constexpr Word kAll = 0x3F, kReported = kInexact | kSubnormalOperand;
   static Word Get() noexcept {
     Word word;
     asm volatile("stmxcsr %0" : "=m"(word) : : "memory");
@@ -36,8 +51,7 @@ class FloatFlags {
     asm volatile("ldmxcsr %0" : : "m"(word) : "memory");
   }
 #elif defined(__aarch64__)
-  using Word = std::uint64_t;
-  static constexpr Word kInexact = 0x10, kAll = 0x9F;  // of FPSR
+  static constexpr Word kAll = 0x9F, kReported = kInexact;
   static Word Get() noexcept {
     Word word;
     asm volatile("mrs %0, fpsr" : "=r"(word) : : "memory");
@@ -48,15 +62,15 @@ class FloatFlags {
   }
 #endif
 
-  /// Returns true if a rounding sets its flag.
+  /// Returns true if operations set their flags.
   static bool AreReported() noexcept {
     static const bool are = [] {
       const Word saved = Get();
       Set(saved & ~kAll);
-      volatile float one = 1.0f, small = 0x1p-60f, sum;
-      sum = one + small;
+      volatile float one = 1.0f, subnormal = 0x1p-130f, sum;
+      sum = one + subnormal;
       static_cast<void>(sum);
-      const bool is_set = (Get() & kInexact) != 0;
+      const bool is_set = (Get() & kReported) == kReported;
       Set(saved);
       return is_set;
     }();

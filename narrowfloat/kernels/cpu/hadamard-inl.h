@@ -112,8 +112,10 @@ HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) 
 
 /// Sums of bfloat16 in fp32, of the even columns of a vector and of the odd ones.
 struct FusedSums {
-  // Nonzero magnitudes below this need binary64.
+  // Nonzero magnitudes below this need binary64. The processor's flags that tell of them and of
+  // sums that were not exact.
   static constexpr std::uint16_t kTiny = 0;
+  static constexpr auto kFlags = cpu::FloatFlags::kInexact;
 
   /// 1 op.
   template <bool kSecond>
@@ -137,6 +139,9 @@ struct BFloat16Sums {
   static_assert(kHadamardScale == 0.25);
   static constexpr std::uint16_t kTiny = (1 + BFloat16::kMantissaBits + 2)
                                          << BFloat16::kMantissaBits;
+  // A smaller one that is not zero is a subnormal operand, or makes one, or a subnormal output,
+  // which is an operand of LargerMagnitude.
+  static constexpr auto kFlags = cpu::FloatFlags::kInexact | cpu::FloatFlags::kSubnormalOperand;
 
   static bool AreAvailable() {
     static const bool are = __builtin_cpu_supports("avx512bf16") != 0;
@@ -160,6 +165,11 @@ struct BFloat16Sums {
     hn::Vec<D16> rounded;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded.raw) : "v"(lower.raw), "v"(upper.raw));
     return rounded;
+  }
+  /// 1 op. If one is NaN, returns the other.
+  static HWY_INLINE hn::Vec<DF> LargerMagnitude(hn::Vec<DF> a, hn::Vec<DF> b) {
+    constexpr int kLargerMagnitude = 3, kWithoutSign = 2 << 2;
+    return hn::Vec<DF>{_mm512_range_ps(a.raw, b.raw, kLargerMagnitude | kWithoutSign)};
   }
 };
 #endif
@@ -192,25 +202,29 @@ HWY_INLINE void Hadamard8(D df, const Two& two, const Done& done) {
   Hadamard2<false>(e, g);
   Hadamard2<false>(f, h);
   Hadamard2<true>(a, e);
-  Hadamard2<true>(b, f);
-  Hadamard2<true>(c, g);
-  Hadamard2<true>(d, h);
+  Hadamard2<false>(b, f);
+  Hadamard2<false>(c, g);
+  Hadamard2<false>(d, h);
   done(a, b, c, d, e, f, g, h);
 }
 
 /// Transforms a vector of columns of bfloat16, from `col` on, in fp32. `factors` are the scale with
-/// the signs of the rows; products with them are exact. Updates twice the smallest magnitude of the
-/// items, if Sums has to know it. Returns the largest magnitudes of the columns' outputs: an
-/// infinity or NaN leaves no output finite. 254 ops by BFloat16Sums, about 360 by FusedSums.
+/// the signs of the rows; products with them are exact. Returns the largest magnitudes of the
+/// columns' outputs: an infinity or NaN leaves no output finite, and a NaN makes all of them NaN.
+/// 226 ops by BFloat16Sums, about 360 by FusedSums.
 template <class Sums>
 HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t col,
-                                     const float* factors, hn::Vec<D16>& smallest) {
+                                     const float* factors) {
   const D16 d16;
   const DF df;
   const std::size_t from = col * kItemSize<BFloat16>;
   constexpr std::size_t kLanes = hn::MaxLanes(df), kHalf = kHadamardSize / 2;
+  constexpr bool kIsFloat = requires(hn::Vec<DF> sums) {
+    Sums::LargerMagnitude(sums, sums);
+  };
   alignas(64) float of_first[2][kHalf * kLanes];  // products of the first 8 rows, half by half
   auto largest = hn::Zero(d16);
+  auto largest_first = hn::Zero(df), largest_second = largest_first;
 
   const auto transform = [&]<bool kSecond>(std::size_t row, const auto& done) NF_INLINE_ATTR {
     Hadamard8(
@@ -222,10 +236,6 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
           if constexpr (!kSecond) {
             PrefetchBytes(rows.next[r] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
             PrefetchBytes(rows.next[r + 1] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
-          }
-          if constexpr (!kSecond && Sums::kTiny > 0) {
-            smallest = hn::Min(smallest, hn::Add(items, items));
-            smallest = hn::Min(smallest, hn::Add(next, next));
           }
           // Adding zero makes -0 to +0, so that a sum of zeros is +0.
           const auto first = hn::MulAdd(Sums::template Widen<kSecond>(items),
@@ -248,14 +258,24 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
   const auto finish = [&](std::size_t j, hn::Vec<DF> first, hn::Vec<DF> second) NF_INLINE_ATTR {
     auto upper_first = hn::Load(df, of_first[0] + j * hn::Lanes(df));
     auto upper_second = hn::Load(df, of_first[1] + j * hn::Lanes(df));
-    Hadamard2<false>(upper_first, first);
-    Hadamard2<false>(upper_second, second);
-    const auto put = [&](std::size_t row, hn::Vec<D16> output) NF_INLINE_ATTR {
-      largest = hn::Max(largest, hn::And(output, hn::Set(d16, std::uint16_t{0x7FFF})));
+    Hadamard2<true>(upper_first, first);
+    Hadamard2<true>(upper_second, second);
+    const auto put = [&](std::size_t row, hn::Vec<DF> output_first,
+                         hn::Vec<DF> output_second) NF_INLINE_ATTR {
+      const auto output = Sums::Round(output_first, output_second);
       hn::StoreU(output, d16, reinterpret_cast<std::uint16_t*>(rows.out[row] + from));
+      if constexpr (kIsFloat) {
+        const bool is_first = row == 0;  // a copy, so that a NaN is kept
+        largest_first =
+            Sums::LargerMagnitude(is_first ? output_first : largest_first, output_first);
+        largest_second =
+            Sums::LargerMagnitude(is_first ? output_second : largest_second, output_second);
+      } else {
+        largest = hn::Max(largest, hn::And(output, hn::Set(d16, std::uint16_t{0x7FFF})));
+      }
     };
-    put(j, Sums::Round(upper_first, upper_second));
-    put(j + kHalf, Sums::Round(first, second));
+    put(j, upper_first, upper_second);
+    put(j + kHalf, first, second);
   };
   transform.template operator()<false>(kHalf, [&](auto... first) NF_INLINE_ATTR {
     transform.template operator()<true>(kHalf, [&](auto... second) NF_INLINE_ATTR {
@@ -263,6 +283,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
       (finish(j++, first, second), ...);
     });
   });
+  if constexpr (kIsFloat) return Sums::Round(largest_first, largest_second);
   return largest;
 }
 
@@ -337,16 +358,15 @@ std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
   std::size_t count = 0;
   for (std::size_t c = 0, end; c < cols; c = end) {
     end = std::min(c + kRunsPerTest * lanes, cols);
-    auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
+    auto largest = hn::Zero(d16);
     for (std::size_t i = c; i < end; i += lanes) {
-      const auto of_run = TransformRun<Sums>(rows, i, factors, smallest);
+      const auto of_run = TransformRun<Sums>(rows, i, factors);
       hn::StoreU(of_run, d16, amaxes + i);
       largest = hn::Max(largest, of_run);
     }
     const auto outside =
-        hn::Or(hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1})),
-               hn::SaturatedSub(hn::Set(d16, std::uint16_t{2 * Sums::kTiny}), smallest));
-    if (!flags.WereInexact() && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
+        hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1}));
+    if (!flags.AreSet(Sums::kFlags) && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
     for (std::size_t i = c; i < end; i += lanes)
       count += ExamineRun<Sums>(rows, i, sign_mask, inexact + count, amaxes);
     flags.Clear();

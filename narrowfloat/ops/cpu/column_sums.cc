@@ -24,6 +24,9 @@ constexpr std::size_t kStripRows = kDbiasStripRows;
 // Columns per task: whole rows read fastest, fewer columns give tasks to more threads.
 constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
 
+// Bytes of items of a tile, which a second-level cache holds: half as many took up to 5 % longer.
+constexpr std::size_t kTileBytes = std::size_t{256} << 10;
+
 // Tiles begin on multiples of a scheme's unit.
 static_assert(std::ranges::all_of(kSchemes, [](const SchemeInfo& scheme) {
   return kOwnedCols % ColUnit(scheme) == 0;
@@ -52,8 +55,8 @@ struct StripTiles {
 
   StripTiles(const SumPass& pass, std::size_t most_cols) {
     const MatrixShape shape = pass.rows.shape;
-    const TileGrid grid =
-        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, pass.row_unit, pass.col_unit);
+    const TileGrid grid = MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, pass.row_unit,
+                                       pass.col_unit, kTileBytes / ItemSize(pass.dtype));
     const std::size_t whole = std::lcm(kStripRows, pass.row_unit);
     task_rows = std::max(grid.row_step / whole, std::size_t{1}) * whole;
     tile_rows = std::min(grid.row_step, task_rows);

@@ -252,8 +252,7 @@ class PackedDriver {
     const std::size_t cols = vector_.RoundUp(strip.cols);
     SetRows(patch, strip, cols, rows, next);
     AmaxMemory<kMicroCols> amaxes;
-    const bool has_amaxes =
-        args_.sign_mask && TransformStrip(strip, cols, next, rows, amaxes.pattern);
+    const bool has_amaxes = args_.sign_mask && TransformStrip(cols, next, rows, amaxes.pattern);
     // The transform has prefetched what is next.
     const PackedStrip in{rows, args_.sign_mask ? rows : next, strip.rows, cols};
     const bool are_finite =
@@ -289,8 +288,8 @@ class PackedDriver {
 
   /// Transforms a strip, which is one group of rows, and sets `rows` to the addresses of the
   /// result. Returns as TransformGroup does.
-  bool TransformStrip(const Rect& strip, std::size_t cols, const std::byte* const* next,
-                      const std::byte** rows, std::byte* amaxes) {
+  bool TransformStrip(std::size_t cols, const std::byte* const* next, const std::byte** rows,
+                      std::byte* amaxes) {
     static_assert(kPackUnit == kHadamardSize && kTransposedCols <= kTransformCols);
     const std::size_t stride = kTransposedCols * amax_.item_bytes;
     TransformRows group;
@@ -300,8 +299,7 @@ class PackedDriver {
       group.out[r] = transformed_ + r * stride;
     }
     for (std::size_t r = 0; r < kHadamardSize; ++r) rows[r] = group.out[r];
-    return TransformGroup({args_.in, args_.dtype, *args_.sign_mask, strip.row, strip.col}, items_,
-                          group, cols, amaxes);
+    return TransformGroup(args_.dtype, items_, *args_.sign_mask, group, cols, amaxes);
   }
 
   /// Computes the scales of a strip's columns from `amaxes`; of square blocks, first replaces the

@@ -96,7 +96,7 @@ struct HadamardDriver {
   /// count from the tile's first one.
   float RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
     const TransformRows rows = RowsAt(row, col);
-    if (cols % kColumnUnit == 0) return Transform(row, col, rows, cols);
+    if (cols % kColumnUnit == 0) return Transform(rows, cols);
     const std::size_t bytes = cols * kernels.item_bytes;
     constexpr std::size_t kMostBytes = kColumnUnit * sizeof(float);
     std::byte padded[kHadamardSize][kMostBytes], transformed[kHadamardSize][kMostBytes];
@@ -106,17 +106,15 @@ struct HadamardDriver {
           PadRow(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
       unit.out[k] = transformed[k];
     }
-    const float amax = Transform(row, col, unit, kColumnUnit);
+    const float amax = Transform(unit, kColumnUnit);
     for (std::size_t k = 0; k < kHadamardSize; ++k) std::memcpy(rows.out[k], transformed[k], bytes);
     return amax;
   }
 
   /// Transforms whole units of columns of a group.
-  float Transform(std::size_t row, std::size_t col, const TransformRows& rows,
-                  std::size_t cols) const {
+  float Transform(const TransformRows& rows, std::size_t cols) const {
     alignas(64) std::byte amaxes[kTransformCols * sizeof(float)];
-    if (TransformGroup({in, dtype, sign_mask, row, tile.col_begin + col}, kernels, rows, cols,
-                       amaxes))
+    if (TransformGroup(dtype, kernels, sign_mask, rows, cols, amaxes))
       return kernels.amax(amaxes, cols);
     float largest = 0.0f;
     for (const std::byte* of_row : rows.out)

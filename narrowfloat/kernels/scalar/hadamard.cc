@@ -36,12 +36,6 @@ double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
   return finite ? sum.RoundToOdd(kPowerOfScale) : special;
 }
 
-/// Rounds once, from binary64 that is rounded to odd.
-template <class T>
-void StoreOnce(std::byte* row, std::size_t index, double value) {
-  StoreItem<T>(row, index, kItemSize<T> == 4 ? static_cast<float>(value) : RoundToOdd(value));
-}
-
 template <class T>
 void Transform(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
                const MatrixRows<std::byte>& out) noexcept {

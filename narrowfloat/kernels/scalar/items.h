@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/exact_sum.h"
 #include "narrowfloat/tensor/dtype.h"
 
 namespace narrowfloat {
@@ -35,6 +36,12 @@ NF_HD inline void StoreItem(std::byte* row, std::size_t index, float value) {
     const auto code = static_cast<std::uint16_t>(Encode<T, Overflow::kInfinity>(value));
     std::memcpy(row + index * 2, &code, 2);
   }
+}
+
+/// Rounds to T once, from binary64 that is rounded to odd.
+template <class T>
+inline void StoreOnce(std::byte* row, std::size_t index, double value) {
+  StoreItem<T>(row, index, kItemSize<T> == 4 ? static_cast<float>(value) : RoundToOdd(value));
 }
 
 /// Returns make<T>() for the T of FloatTypes that `dtype` names. Requires: make has no state.

@@ -19,18 +19,21 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-/// Counts the insertions, deletions and replacements that make `b` of `a` (Levenshtein). `row[j]`
-/// is the count for the first characters of `a` and the first j of `b`.
+/// Counts the insertions, deletions, replacements and swaps of neighbours that make `b` of `a`
+/// (the distance of optimal string alignment). `row[j]` is the count for the first characters of
+/// `a` and the first j of `b`; the other two are of one and of two characters of `a` less.
 std::size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1), above(row.size()), above_that(row.size());
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    above_that.swap(above);
+    above.swap(row);
     row[0] = i + 1;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+      const std::size_t replaced = above[j] + (a[i] == b[j] ? 0 : 1);
+      row[j + 1] = std::min({replaced, row[j] + 1, above[j + 1] + 1});
+      if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
+        row[j + 1] = std::min(row[j + 1], above_that[j - 1] + 1);
     }
   }
   return row.back();

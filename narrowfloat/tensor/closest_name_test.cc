@@ -18,7 +18,10 @@ TEST(ClosestNameTest, ABeginningComesFirst) {
 
 TEST(ClosestNameTest, AtMostOneEditPerThreeCharacters) {
   EXPECT_EQ(ClosestName("nvfp5", kNames), "nvfp4");
+  EXPECT_EQ(ClosestName("nvpf4", kNames), "nvfp4") << "a swap is one edit";
+  EXPECT_EQ(ClosestName("vnfp4", kNames), "nvfp4");
   EXPECT_EQ(ClosestName("vnfp5", kNames), "");
+  EXPECT_EQ(ClosestName("fnvp4", kNames), "");
   EXPECT_EQ(ClosestName("mxfp8-e5m2", kNames), "mxfp8_e5m2");
   EXPECT_EQ(ClosestName("xfp8_e4m3", kNames), "fp8_e4m3") << "of equally near ones the first";
   EXPECT_EQ(ClosestName("int8", kNames), "");

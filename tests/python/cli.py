@@ -80,7 +80,6 @@ def write_file(path: Path, tensors: dict[str, np.ndarray], metadata: dict | None
 def read_file(path: Path) -> tuple[dict[str, np.ndarray], dict]:
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
-    assert size % 8 == 0
     header = json.loads(raw[8 : 8 + size])
     metadata = header.pop("__metadata__", {})
     tensors = {}

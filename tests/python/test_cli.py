@@ -195,6 +195,18 @@ def test_the_file_holds_codes_and_scales(model: Path, tmp_path: Path):
     assert np.array_equal(read_file(tmp_path / "back")[0][name], codes.astype(np.float32) * block)
 
 
+def test_data_begins_at_a_multiple_of_eight_bytes(tmp_path: Path):
+    sources = [tmp_path / f"a{'b' * i}.safetensors" for i in range(8)]
+    for i, source in enumerate(sources):
+        write_file(source, {"w" * (i + 1): sample()["layer.0.dense.weight"]})
+    ends = {struct.unpack("<Q", source.read_bytes()[:8])[0] % 8 for source in sources}
+    assert len(ends) == 8
+    for source in sources:
+        out = tmp_path / f"{source.stem}.out"
+        run("quantize", source, out, "--scheme", "mxfp8_e4m3", "--include", "*")
+        assert struct.unpack("<Q", out.read_bytes()[:8])[0] % 8 == 0
+
+
 @pytest.mark.parametrize(("flag", "dtype"), [("bf16", "BF16"), ("f16", "F16"), ("f32", "F32")])
 def test_dequantize_to_another_type(model: Path, tmp_path: Path, flag: str, dtype: str):
     run("quantize", model, tmp_path / "q", "--scheme", "fp8_e4m3")

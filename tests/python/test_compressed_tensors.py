@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run
-from test_conventions import BF16, read_model, write_model
+from foreign_model import BF16, read_model, write_model
 
 torch = pytest.importorskip("torch", reason="compressed-tensors needs PyTorch")
 pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")

@@ -4,101 +4,28 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from cli import folder_bytes, run, run_json
+from foreign_model import (
+    BF16,
+    E4M3,
+    E8M0,
+    Tensors,
+    codes,
+    method,
+    packed,
+    power_values,
+    powers,
+    read_model,
+    scales,
+    spread,
+    write_model,
+)
 
 import narrowfloat as nf
-
-TYPES = {
-    "F32": np.dtype(np.float32),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
-}
-NAMES = {dtype: name for name, dtype in TYPES.items()}
-E4M3, E8M0, BF16 = TYPES["F8_E4M3"], TYPES["F8_E8M0"], TYPES["BF16"]
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-E2M1 = np.concatenate([E2M1, -E2M1])
-Tensors = dict[str, np.ndarray]
-
-
-def write_model(folder: Path, shards: list[Tensors], config: dict | None = None) -> Path:
-    """A folder of shards with an index, as the hub has it."""
-    folder.mkdir()
-    weight_map = {}
-    for i, tensors in enumerate(shards):
-        name = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-        header: dict = {"__metadata__": {"format": "pt"}}
-        data = b""
-        for key, array in tensors.items():
-            span = [len(data), len(data) + array.nbytes]
-            header[key] = {
-                "dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": span,
-            }  # fmt: skip
-            data += array.tobytes()
-            weight_map[key] = name
-        text = json.dumps(header).encode()
-        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + data)
-    index = {"metadata": {}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def read_model(folder: Path) -> Tensors:
-    tensors = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        raw = path.read_bytes()
-        (size,) = struct.unpack("<Q", raw[:8])
-        header = json.loads(raw[8 : 8 + size])
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            begin, end = (8 + size + offset for offset in entry["data_offsets"])
-            flat = np.frombuffer(raw[begin:end], TYPES[entry["dtype"]])
-            tensors[name] = flat.reshape(entry["shape"])
-    return tensors
-
-
-def codes(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Every E4M3 code but NaN."""
-    bits = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    return np.where(bits & 0x7F == 0x7F, 0, bits).astype(np.uint8).view(E4M3)
-
-
-def packed(shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """E2M1 codes two in a byte, low half first, and their values."""
-    halves = np.random.default_rng(seed).integers(0, 16, shape, np.uint8)
-    return halves[..., ::2] | halves[..., 1::2] << 4, E2M1[halves]
-
-
-def scales(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).lognormal(-5, 1, shape).astype(np.float32)
-
-
-def powers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(100, 140, shape, np.uint8)
-
-
-def power_values(codes_: np.ndarray) -> np.ndarray:
-    return np.exp2(codes_.astype(np.float64) - 127).astype(np.float32)
-
-
-def spread(scale: np.ndarray, rows: int, cols: int, shape: tuple[int, ...]) -> np.ndarray:
-    wide = np.repeat(np.repeat(scale, rows, -2), cols, -1)
-    return wide[..., : shape[-2], : shape[-1]]
-
-
-def method(name: str, **more: object) -> dict:
-    return {"dtype": "float32", "quantization_config": {"quant_method": name, **more}}
 
 
 def case(name: str) -> tuple[Tensors, dict | None, Tensors]:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cli import read_file, run, run_json, write_file
+from foreign_model import E2M1, swizzle
 
 import narrowfloat as nf
 
@@ -19,7 +20,6 @@ RANDOM = np.random.default_rng(5)
 HALVES = RANDOM.integers(0, 16, (ROWS, COLS), np.uint8)
 LOW_FIRST = HALVES[:, ::2] | HALVES[:, 1::2] << 4
 HIGH_FIRST = HALVES[:, ::2] << 4 | HALVES[:, 1::2]
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 CODES = RANDOM.integers(0, 0x7F, (ROWS, COLS), np.uint8).view(E4M3)
 NV_SCALES = RANDOM.lognormal(0, 1, (ROWS, COLS // 16)).astype(E4M3)
 MX_SCALES = RANDOM.integers(110, 140, (ROWS, COLS // 32), np.uint8)
@@ -27,17 +27,6 @@ WHOLE = np.float32(0.007).reshape(())
 NV_VALUES = E2M1[HALVES] * np.repeat(NV_SCALES.astype(np.float32) * WHOLE, 16, 1)
 MX_POWERS = np.repeat(np.exp2(MX_SCALES.astype(np.float32) - 127), 32, 1)
 MX_VALUES = CODES.astype(np.float32) * MX_POWERS
-
-
-def swizzle(scales: np.ndarray) -> np.ndarray:
-    """Scales padded and in tiles of 128 lines and 4 blocks, as a matrix of the padded shape."""
-    lines, blocks = (
-        -(-size // tile) * tile for size, tile in zip(scales.shape, (128, 4), strict=True)
-    )
-    padded = np.zeros((lines, blocks), np.uint8)
-    padded[: scales.shape[0], : scales.shape[1]] = scales.view(np.uint8)
-    tiles = padded.reshape(lines // 128, 4, 32, blocks // 4, 4).transpose(0, 3, 2, 1, 4)
-    return np.ascontiguousarray(tiles).reshape(lines, blocks).view(scales.dtype)
 
 
 def layer(**options: object) -> np.ndarray:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cli import read_file, run, run_json, write_file
-from test_described_weights import E2M1, swizzle
+from foreign_model import E2M1, swizzle
 
 import narrowfloat as nf
 

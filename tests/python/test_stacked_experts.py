@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run, run_json
-from test_conventions import E4M3, codes, method, packed, read_model, scales, spread, write_model
+from foreign_model import E4M3, codes, method, packed, read_model, scales, spread, write_model
 
 
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])

@@ -17,22 +17,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses the text of a config.json with its keys in their order.
-Json ParseConfig(const std::string& text) {
+/// Parses the text of a config.json, which must be an object.
+nlohmann::json ParseConfig(const std::string& text) {
   const std::string source = fmt::format("config: {}", kConfigFile);
-  // This parser refuses what the other one accepts.
-  if (!ParsePythonJson(source, text, kCompanionDepth).is_object()) {
-    throw InvalidArgument(fmt::format("{} must be an object", source));
-  }
-  return ParseOrderedPythonJson(text);
-}
-
-std::string Print(const Json& config) {
-  return PrintPythonJson(config) + "\n";
+  nlohmann::json config = ParsePythonJson(source, text, kCompanionDepth);
+  if (!config.is_object()) throw InvalidArgument(fmt::format("{} must be an object", source));
+  return config;
 }
 
 /// Returns the modules whose matrix stays plain, by the names that owners use.
-Json PlainModules(std::span<const ModelTensor> tensors, const std::string& config) {
+Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& model) {
   constexpr std::string_view kWeight = ".weight";
   std::map<std::string_view, bool> plain;  // by module, in the order of the names
   for (const ModelTensor& tensor : tensors) {
@@ -45,7 +39,6 @@ Json PlainModules(std::span<const ModelTensor> tensors, const std::string& confi
     if (is_plain) modules.push_back(module);
   }
   // A tied head is a module without a tensor of its own in any file.
-  const nlohmann::json model = config.empty() ? Json() : ParseOrderedPythonJson(config);
   if (ValueAt(model, {"tie_word_embeddings"}) == true) {
     const std::string head =
         config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));
@@ -58,8 +51,8 @@ Json PlainModules(std::span<const ModelTensor> tensors, const std::string& confi
 
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config) {
-  if (!config.empty()) ParseConfig(config);
-  const Json ignored = PlainModules(tensors, config);
+  const Json ignored =
+      PlainModules(tensors, config.empty() ? nlohmann::json() : ParseConfig(config));
   Json object = Json::object();
   for (const WrittenFormat* format : writer.formats()) {
     object.update(Json::parse(format->quantization_config));
@@ -69,7 +62,7 @@ QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const Mode
   if (owner_config.empty()) return {object.dump()};
   Json owner = Json::parse(owner_config);
   owner["quantization"]["exclude_modules"] = ignored;
-  return {object.dump(), Print(owner)};
+  return {object.dump(), owner.dump(2) + "\n"};
 }
 
 QuantizationConfig OwnConfig(const std::set<std::string>& specs) {
@@ -79,15 +72,13 @@ QuantizationConfig OwnConfig(const std::set<std::string>& specs) {
 }
 
 std::string WithQuantization(const std::string& config, const QuantizationConfig& quantization) {
-  Json object = ParseConfig(config);
-  object[kQuantizationKey] = Json::parse(quantization.object);
-  return Print(object);
+  ParseConfig(config);
+  return WithMember(config, kQuantizationKey, Json::parse(quantization.object));
 }
 
 std::string WithoutQuantization(const std::string& config) {
-  Json object = ParseConfig(config);
-  object.erase(kQuantizationKey);
-  return Print(object);
+  ParseConfig(config);
+  return WithoutMember(config, kQuantizationKey);
 }
 
 }  // namespace narrowfloat::io

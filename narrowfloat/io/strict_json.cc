@@ -16,6 +16,7 @@ namespace narrowfloat::io {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 // About 300 bytes of memory each, as members of an index. The largest have about 100,000 tensors.
 constexpr std::size_t kMaxValues = std::size_t{1} << 19;
@@ -63,30 +64,12 @@ bool IsScalar(std::string_view token) {
          kPunctuation.find(token.front()) == std::string_view::npos;
 }
 
-/// Calls `use` for each number, boolean and null of a tree, in the order of its text. Requires: the
-/// tree has few levels.
-template <class Tree, class F>
-void ForEachScalar(Tree& tree, const F& use) {
-  if (tree.is_structured()) {
-    for (auto& value : tree) ForEachScalar(value, use);
-  } else if (!tree.is_string()) {
-    use(tree);
-  }
-}
-
 constexpr struct {
   std::string_view name;
   double value;
 } kNonFinite[] = {{"NaN", std::numeric_limits<double>::quiet_NaN()},
                   {"Infinity", std::numeric_limits<double>::infinity()},
                   {"-Infinity", -std::numeric_limits<double>::infinity()}};
-
-/// Returns the name of a number that is not finite; empty for the others.
-std::string_view NameOf(double value) {
-  if (std::isfinite(value)) return "";
-  if (std::isnan(value)) return kNonFinite[0].name;
-  return kNonFinite[value > 0 ? 1 : 2].name;
-}
 
 /// Numbers that are not finite, by their place among the scalars of a text.
 using Numbers = std::map<std::size_t, double>;
@@ -172,6 +155,57 @@ class Builder final : public StrictJsonEvents {
   std::vector<json*> open_;  // objects and arrays around the place we are at
   json* member_ = nullptr;   // of the innermost object, named and still without its value
 };
+
+/// A member of an object, and where it lies in a text: from its name to behind its value.
+struct Member {
+  std::string name;
+  std::size_t begin, value, end;
+};
+
+/// Returns the members of the object that a text consists of. Requires: the text is JSON, but for
+/// names of numbers.
+std::vector<Member> MembersOf(std::string_view text) {
+  std::vector<Member> members;
+  int depth = 0;
+  bool in_value = false;
+  ForEachToken(text, [&](std::string_view token) {
+    const auto begin = static_cast<std::size_t>(token.data() - text.data());
+    const char c = token.front();
+    if (kSpaces.find(c) < kSpaces.size()) return;
+    if (c == '}' || c == ']') --depth;
+    if (depth == 1 && (c == ',' || c == ':')) {
+      in_value = c == ':';
+    } else if (depth > 0 && !in_value) {
+      members.push_back({json::parse(token).get<std::string>(), begin, 0, 0});
+    } else if (depth > 0) {
+      Member& member = members.back();
+      if (member.value == 0) member.value = begin;
+      member.end = begin + token.size();
+    }
+    if (c == '{' || c == '[') ++depth;
+  });
+  return members;
+}
+
+std::string Replaced(std::string_view text, std::size_t begin, std::size_t end,
+                     std::string_view with) {
+  return std::string(text.substr(0, begin)).append(with).append(text.substr(end));
+}
+
+/// Prints the value of a member of the outermost object. `indent` is what lies before its members'
+/// names: a value is one line if they are.
+std::string Printed(const ordered_json& value, std::string_view indent) {
+  const std::size_t line = indent.rfind('\n');
+  if (line == std::string_view::npos) return value.dump();
+  const std::string_view step = indent.substr(line + 1);
+  const char fill = step.empty() ? ' ' : step.front();
+  std::string out;
+  for (const char c : value.dump(static_cast<int>(step.size()), fill)) {
+    out += c;
+    if (c == '\n') out += step;
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -260,30 +294,28 @@ json ParsePythonJson(const std::string& source, std::string_view text, int max_d
   return builder.Take();
 }
 
-nlohmann::ordered_json ParseOrderedPythonJson(std::string_view text) {
-  const Finite finite = MakeFinite(text);
-  nlohmann::ordered_json tree = nlohmann::ordered_json::parse(finite.text);
-  std::size_t scalars = 0;
-  ForEachScalar(tree, [&](nlohmann::ordered_json& scalar) {
-    const auto number = finite.numbers.find(scalars++);
-    if (number != finite.numbers.end()) scalar = number->second;
-  });
-  return tree;
+std::string WithMember(std::string_view text, std::string_view name, const ordered_json& value) {
+  const std::vector<Member> members = MembersOf(text);
+  const std::size_t begin = text.find('{') + 1;
+  const std::size_t first = members.empty() ? begin : members.front().begin;
+  std::string_view indent = members.empty() ? "\n  " : text.substr(begin, first - begin);
+  if (indent.empty()) indent = " ";
+  const auto at = std::ranges::find(members, name, &Member::name);
+  if (at != members.end()) return Replaced(text, at->value, at->end, Printed(value, indent));
+  const std::string member = json(name).dump() + ": " + Printed(value, indent);
+  if (members.empty()) return Replaced(text, begin, begin, fmt::format("{}{}\n", indent, member));
+  const std::size_t end = members.back().end;
+  return Replaced(text, end, end, fmt::format(",{}{}", indent, member));
 }
 
-std::string PrintPythonJson(const nlohmann::ordered_json& value) {
-  std::vector<std::string_view> names;  // of each scalar; empty for those that JSON has
-  ForEachScalar(value, [&](const nlohmann::ordered_json& scalar) {
-    names.push_back(scalar.is_number_float() ? NameOf(scalar.get<double>()) : "");
-  });
-  std::string out;
-  std::size_t scalar = 0;
-  const std::string text = value.dump(2);
-  ForEachToken(text, [&](std::string_view token) {
-    const std::string_view name = IsScalar(token) ? names[scalar++] : "";
-    out += name.empty() ? token : name;
-  });
-  return out;
+std::string WithoutMember(std::string_view text, std::string_view name) {
+  const std::vector<Member> members = MembersOf(text);
+  const auto at = std::ranges::find(members, name, &Member::name);
+  if (at == members.end()) return std::string(text);
+  // The comma before it goes along, or the one after the first member.
+  if (at != members.begin()) return Replaced(text, std::prev(at)->end, at->end, "");
+  const auto next = std::next(at);
+  return Replaced(text, at->begin, next == members.end() ? at->end : next->begin, "");
 }
 
 }  // namespace narrowfloat::io

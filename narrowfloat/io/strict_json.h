@@ -81,10 +81,11 @@ nlohmann::json ParseStrictJson(const std::string& source, std::string_view text,
 /// as numbers, which JSON does not have and Python's json module writes.
 nlohmann::json ParsePythonJson(const std::string& source, std::string_view text, int max_depth);
 
-/// Parses it into a tree that keeps the order of names. Requires: ParsePythonJson accepts the text.
-nlohmann::ordered_json ParseOrderedPythonJson(std::string_view text);
-
-/// Prints a tree with such numbers, indented by two spaces.
-std::string PrintPythonJson(const nlohmann::ordered_json& value);
+/// Returns a text with a member set, or without it. Nothing else changes: not the order of the
+/// others, their spaces, nor numbers that no type holds. A new member is the last one, indented as
+/// the first. Requires: ParsePythonJson accepts the text and returns an object.
+std::string WithMember(std::string_view text, std::string_view name,
+                       const nlohmann::ordered_json& value);
+std::string WithoutMember(std::string_view text, std::string_view name);
 
 }  // namespace narrowfloat::io

@@ -23,21 +23,40 @@ TEST(PythonJsonTest, NumbersThatJsonLacksAreReadInTheirPlaces) {
   EXPECT_TRUE(std::isnan(tree["N\"aN"].get<double>()));
 }
 
-TEST(PythonJsonTest, TheyAreWrittenBackInTheOrderOfTheText) {
-  EXPECT_EQ(PrintPythonJson(ParseOrderedPythonJson(kText)),
-            R"({
-  "z": [
-    1,
-    Infinity,
-    "NaN"
-  ],
-  "b": {
-    "x": -Infinity,
-    "a": null
-  },
-  "N\"aN": NaN,
-  "e": []
-})");
+TEST(MemberTest, NothingElseOfTheTextChanges) {
+  // Numbers that no type holds, spaces of every kind, the name elsewhere, and not in ASCII.
+  const std::string text =
+      "{\n\t\"big\": 1000000000000000019884624838656,\t \"x\":[ 1e-05,{\"q\" :NaN} ],\r\n"
+      "\t\"q\" : {\"q\": -Infinity},\n\t\"\xC3\xA9,q:\": \"q\\\"\"\n}\n\n";
+  const std::string value = "{\"q\": -Infinity}";
+  const std::size_t at = text.find(value);
+  const auto with = [&](const std::string& other) {
+    return std::string(text).replace(at, value.size(), other);
+  };
+  EXPECT_EQ(WithMember(text, "q", 7), with("7"));
+  EXPECT_EQ(WithMember(text, "q", {{"b", {1, 2}}, {"a", 0}}),
+            with("{\n\t\t\"b\": [\n\t\t\t1,\n\t\t\t2\n\t\t],\n\t\t\"a\": 0\n\t}"));
+  const std::size_t end = text.size() - 4;
+  EXPECT_EQ(WithMember(text, "new", {{"a", 0}}),
+            std::string(text).insert(end, ",\n\t\"new\": {\n\t\t\"a\": 0\n\t}"));
+  EXPECT_EQ(WithoutMember(text, "new"), text);
+  EXPECT_EQ(WithoutMember(WithMember(text, "new", 1), "new"), text);
+  const std::size_t begin = text.find(",\r\n");
+  EXPECT_EQ(WithoutMember(text, "q"), std::string(text).erase(begin, at + value.size() - begin));
+}
+
+TEST(MemberTest, FirstLastAndOnlyOnes) {
+  EXPECT_EQ(WithoutMember(R"({"a": 1, "b": [2, {}], "c": {"a": 3}})", "a"),
+            R"({"b": [2, {}], "c": {"a": 3}})");
+  EXPECT_EQ(WithoutMember(R"({"a": 1, "b": [2, {}], "c": {"a": 3}})", "b"),
+            R"({"a": 1, "c": {"a": 3}})");
+  EXPECT_EQ(WithoutMember(R"({"a": 1, "b": [2, {}], "c": {"a": 3}})", "c"),
+            R"({"a": 1, "b": [2, {}]})");
+  EXPECT_EQ(WithoutMember(R"({ "\u0061": "}" })", "a"), "{  }");
+  EXPECT_EQ(WithMember(R"({ "\u0061": "}" })", "a", nullptr), R"({ "\u0061": null })");
+  EXPECT_EQ(WithMember(R"({"a": 1})", "b", {{"c", 2}}), R"({"a": 1, "b": {"c":2}})");
+  EXPECT_EQ(WithMember("{}", "b", {{"c", 2}}), "{\n  \"b\": {\n    \"c\": 2\n  }\n}");
+  EXPECT_EQ(WithMember(" {\n}\n", "b", 2), " {\n  \"b\": 2\n\n}\n");
 }
 
 TEST(PythonJsonTest, BoundsAndPlacesOfErrorsAreThoseOfStrictJson) {

@@ -12,6 +12,7 @@
 #include "narrowfloat/io/companion.h"
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace {
@@ -60,10 +61,35 @@ void ReadModel(const fs::path& folder) {
   }
 }
 
+void Expect(const std::string& text, const nlohmann::json& tree) {
+  // Printed, because NaN is not equal to itself.
+  if (io::ParsePythonJson("edited", text, io::kCompanionDepth).dump() != tree.dump()) std::abort();
+}
+
+/// Sets and removes the member that a convention writes, and the first one of the text.
+void EditConfig(std::string_view text) {
+  nlohmann::json tree;
+  try {
+    tree = io::ParsePythonJson("config", text, io::kCompanionDepth);
+  } catch (const Error&) {
+    return;
+  }
+  if (!tree.is_object()) return;
+  const std::string first = tree.empty() ? "" : tree.begin().key();
+  for (const std::string& name : {std::string(io::kQuantizationKey), first}) {
+    nlohmann::json set = tree, removed = tree;
+    set[name] = {{"bits", {8, 4}}};
+    removed.erase(name);
+    Expect(io::WithMember(text, name, {{"bits", {8, 4}}}), set);
+    Expect(io::WithoutMember(text, name), removed);
+  }
+}
+
 }  // namespace
 
 /// The first byte says which files the rest is the text of: bit 0 config.json, bit 1
-/// hf_quant_config.json. Checks that any text is read or refused, and no weight loses its shape.
+/// hf_quant_config.json. Checks that any text is read or refused, no weight loses its shape, and
+/// that nothing but the member that is set or removed changes.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const fs::path folder = MakeModel();
   if (size < 1) return 0;
@@ -78,5 +104,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   ReadModel(folder);
+  EditConfig(text);
   return 0;
 }

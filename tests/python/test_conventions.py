@@ -236,6 +236,11 @@ def test_numbers_that_json_lacks_stay_in_config_json(tmp_path: Path) -> None:
     again = json.loads((tmp_path / "q" / "config.json").read_text())
     assert again.pop("quantization_config")["quant_method"] == "narrowfloat"
     assert repr(again) == repr(expected)
+    text = '{"length": 1000000000000000019884624838656, "eps":1e-05,\n   "dtype": "float32" }'
+    (tmp_path / "out" / "config.json").write_text(text)
+    run("quantize", tmp_path / "out", tmp_path / "kept", "--scheme", "mxfp8_e4m3")
+    before, _, after = (tmp_path / "kept" / "config.json").read_text().partition(', "quantization')
+    assert before + after[after.rindex("}") - 1 :] == text, "nothing else changes"
     for wrong in ('{"a": Inf}', "{NaN: 1}", '{"a": NaN1}', '{"a": -NaN}', '{"a": NaN NaN}'):
         (source / "config.json").write_text(wrong)
         assert "must be JSON, got a syntax error" in run("inspect", source, code=2).stderr

@@ -89,7 +89,8 @@ class ColumnSums {
     return negative;
   }
 
-  /// Returns the scaled magnitude of an output: its upper two limbs, rounded to odd to 53 bits.
+  /// Returns the scaled magnitude of an output: 33 to 53 bits of its upper two limbs, of which the
+  /// last one is set if what is below them is not zero.
   double RoundMagnitude(std::size_t j) const {
     constexpr int kDropped = 64 - 53, kLowest = -149 - 2;
     static_assert(kHadamardScale == 0.25);

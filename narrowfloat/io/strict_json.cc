@@ -58,9 +58,10 @@ void ForEachToken(std::string_view text, const F& use) {
   }
 }
 
-/// Returns whether a token is a number or a constant.
+/// Returns whether a token is a number or a constant. The parser ignores a byte order mark.
 bool IsScalar(std::string_view token) {
-  return token.front() != '"' && kSpaces.find(token.front()) == std::string_view::npos &&
+  return token.front() != '"' && token != "\xEF\xBB\xBF" &&
+         kSpaces.find(token.front()) == std::string_view::npos &&
          kPunctuation.find(token.front()) == std::string_view::npos;
 }
 

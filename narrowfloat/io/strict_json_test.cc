@@ -23,6 +23,12 @@ TEST(PythonJsonTest, NumbersThatJsonLacksAreReadInTheirPlaces) {
   EXPECT_TRUE(std::isnan(tree["N\"aN"].get<double>()));
 }
 
+TEST(PythonJsonTest, AByteOrderMarkIsNoNumber) {
+  const nlohmann::json tree = ParsePythonJson("config", "\xEF\xBB\xBF{\"a\": NaN, \"b\": 1}", 2);
+  EXPECT_TRUE(std::isnan(tree["a"].get<double>()));
+  EXPECT_EQ(tree["b"], 1);
+}
+
 TEST(MemberTest, NothingElseOfTheTextChanges) {
   // Numbers that no type holds, spaces of every kind, the name elsewhere, and not in ASCII.
   const std::string text =

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run, run_json
-from test_conventions import read_model, write_model
+from foreign_model import read_model, write_model
 
 MATRIX = np.linspace(-1, 1, 64 * 96, dtype=np.float32).reshape(64, 96)
 NAMES = [

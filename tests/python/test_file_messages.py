@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import program, run, write_file
+from foreign_model import codes, method, packed, powers, scales, write_model
 from test_checkpoint import write_raw
-from test_conventions import codes, method, packed, powers, scales, write_model
 
 import narrowfloat as nf
 

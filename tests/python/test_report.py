@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cli import folder_bytes, run, run_json
-from test_conventions import write_model
+from foreign_model import write_model
 
 import narrowfloat as nf
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run_json
-from test_conventions import write_model
+from foreign_model import write_model
 
 ROWS = 520  # more than the page draws at first
 HOSTILE = "layers.</script><img src=x>.weight"

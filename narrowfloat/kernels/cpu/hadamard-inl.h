@@ -112,8 +112,8 @@ HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) 
 
 /// Sums of bfloat16 in fp32, of the even columns of a vector and of the odd ones.
 struct FusedSums {
-  // Nonzero magnitudes below this need binary64. The processor's flags that tell of them and of
-  // sums that were not exact.
+  // Nonzero magnitudes below this may need binary64. The processor's flags that tell of such a
+  // need, and of sums that were not exact.
   static constexpr std::uint16_t kTiny = 0;
   static constexpr auto kFlags = cpu::FloatFlags::kInexact;
 
@@ -139,8 +139,7 @@ struct BFloat16Sums {
   static_assert(kHadamardScale == 0.25);
   static constexpr std::uint16_t kTiny = (1 + BFloat16::kMantissaBits + 2)
                                          << BFloat16::kMantissaBits;
-  // A smaller one that is not zero is a subnormal operand, or makes one, or a subnormal output,
-  // which is an operand of LargerMagnitude.
+  // A subnormal output is an operand of LargerMagnitude, so that none is lost without a flag.
   static constexpr auto kFlags = cpu::FloatFlags::kInexact | cpu::FloatFlags::kSubnormalOperand;
 
   static bool AreAvailable() {
@@ -331,7 +330,8 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
   const auto top = hn::ShiftRight<kBits>(largest);
   const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
   const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
-  const auto below = hn::SaturatedSub(hn::Set(d16, Sums::kTiny), hn::Add(smallest, one));
+  constexpr std::uint16_t kLeast = Sums::kTiny > 0 ? Sums::kTiny - 1 : 0;  // less 1, as `smallest`
+  const auto below = hn::SaturatedSub(hn::Set(d16, kLeast), smallest);
   const auto is_inexact =
       hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
              hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),

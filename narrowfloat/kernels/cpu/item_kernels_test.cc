@@ -503,6 +503,15 @@ TEST(FloatFlagsTest, ReportInexactOperationsAndKeepTheThreadsFlags) {
       EXPECT_TRUE(flags.AreSet(FloatFlags::kInexact));
     }
     EXPECT_EQ(std::fetestexcept(FE_INEXACT) != 0, is_set);
+#if defined(__x86_64__)
+    volatile float subnormal = 0x1p-130f;
+    FloatFlags flags;
+    sum = one + half;
+    EXPECT_FALSE(flags.AreSet(FloatFlags::kSubnormalOperand));
+    sum = subnormal + subnormal;
+    EXPECT_TRUE(flags.AreSet(FloatFlags::kSubnormalOperand));
+    EXPECT_FALSE(flags.AreSet(FloatFlags::kInexact));
+#endif
   }
   static_cast<void>(sum);
 }

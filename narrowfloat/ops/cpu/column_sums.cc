@@ -46,7 +46,7 @@ struct SumPass {
   AtomicAmax* amax = nullptr;        // receives the amax, or null
 };
 
-/// Sizes of tasks and tiles. A task has whole strips; a tile is about as large as Quantize's. Tasks
+/// Sizes of tasks and tiles. A task has whole strips; a tile has about kTileBytes. Tasks
 /// visit their tiles in the order of Quantize, row by row of tiles: kernels prefetch the next
 /// tile of that order.
 struct StripTiles {

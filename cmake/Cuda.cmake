@@ -66,8 +66,8 @@ function(nf_emulated_sources target scheme sources)
   # The header of the emulation stands before CUDA's own.
   target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda/emulation)
   target_link_libraries(${target} PRIVATE nf_flags nf_warnings)
-  # Loops are unrolled for devices; what clang makes of that on the CPU does not matter. -O3 compiles kernels in twice
-  # the time of -O2.
+  # Loops are unrolled for devices; what clang makes of that on the CPU does not matter. Compiling kernels with
+  # -O3 takes twice as long as with -O2.
   target_compile_options(${target} PRIVATE -Wno-unknown-pragmas -Wno-sign-conversion
                                            $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> $<$<CONFIG:Release>:-O2>)
   foreach(source IN LISTS sources)

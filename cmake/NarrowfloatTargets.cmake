@@ -136,8 +136,8 @@ add_library(nf_few_optimizations INTERFACE)
 target_compile_options(nf_few_optimizations INTERFACE ${NF_FEW_OPTIMIZATIONS})
 
 # nf_test(<name> SOURCES ... DEPENDS ... LABELS ... [OPTIMIZED]): a GoogleTest program, one ctest entry per program. The
-# label `quick` makes it a part of `make check`; OPTIMIZED is for programs that compute for seconds themselves: -O2, for
-# which -O3 takes a quarter longer.
+# label `quick` makes it a part of `make check`; OPTIMIZED is for programs that compute for seconds themselves: they are
+# compiled with -O2, because compiling them with -O3 takes a quarter longer.
 function(nf_test name)
   if(NOT NF_BUILD_TESTS)
     return()

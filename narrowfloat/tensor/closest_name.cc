@@ -19,9 +19,9 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-/// Counts the insertions, deletions, replacements and swaps of neighbours that make `b` of `a`
-/// (the distance of optimal string alignment). `row[j]` is the count for the first characters of
-/// `a` and the first j of `b`; the other two are of one and of two characters of `a` less.
+/// Counts the insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`
+/// (the distance of optimal string alignment). `row[j]` is the count for the first i + 1 characters
+/// of `a` and the first j of `b`; `above` is the row of i characters of `a`, `above_that` of i - 1.
 std::size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1), above(row.size()), above_that(row.size());
   std::iota(row.begin(), row.end(), std::size_t{0});

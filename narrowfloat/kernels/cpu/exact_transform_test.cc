@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
+#include <vector>
 
 #include "narrowfloat/kernels/cpu/micro_test_items.h"
 
@@ -88,7 +91,7 @@ TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
   }
 }
 
-/// Sums half way between two numbers, and beside it by any power of two.
+/// Sums half way between two numbers, and sums that differ from these by any power of two.
 TYPED_TEST(ExactTransformTest, TiesAndWhatIsBesideThem) {
   using Type = ItemType<TypeParam>;
   constexpr int kMantissaBits = std::countr_zero(Type::kOctave);

@@ -5,8 +5,9 @@
 
 namespace narrowfloat::cpu {
 
-/// Tells whether operations of the calling thread were exact, by the flags that the processor sets,
-/// and that stay set. Clears the thread's flags; the destructor restores them.
+/// Tells whether the calling thread's operations rounded a result or had a subnormal operand: the
+/// processor sets a flag for each, which stays set. Clears the thread's flags; the destructor
+/// restores them.
 ///
 /// Covers the operations whose results are stored to memory before a call: the compiler may move
 /// other arithmetic across it.

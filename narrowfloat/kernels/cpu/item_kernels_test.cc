@@ -301,17 +301,24 @@ TYPED_TEST(ItemKernelsTest, TransformsOfOneItemThatIsNotFiniteAreGivenBack) {
 TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
   using T = TypeParam;
   constexpr std::size_t kCols = kColumnUnit;
-  constexpr int kSmallest = (std::is_same_v<T, Float16> ? -14 : -126) + 2;  // normal after scaling
+  // A quarter of this is the smallest normal number.
+  constexpr int kSmallest = (std::is_same_v<T, Float16> ? -14 : -126) + 2;
   for (const auto& target : this->Targets()) {
-    // The items k and k + distance meet in one step of the transform. Of their sum and difference
-    // one is subnormal, and zeros are added to it in the steps after; after the last there is none.
+    // Only the items of the rows 0 and `distance` are not zero. One step of the transform adds and
+    // subtracts the two, which are adjacent numbers, and one of the results is subnormal, but for
+    // the largest exponents. Later steps add zeros to it. Distance 8 belongs to the last step: then
+    // an output is subnormal, and no operand of the steps.
     for (std::size_t distance = 1; distance < kHadamardSize; distance *= 2) {
-      for (const std::uint32_t mask : {0u, 1u}) {
-        Matrix<T> in(kHadamardSize, kCols);
-        StoreItem<T>(in.Row(0), kCols / 2, std::ldexp(1.0f, kSmallest));
-        StoreItem<T>(in.Row(distance), kCols / 2,
-                     std::ldexp(1.0f, kSmallest) + std::ldexp(1.0f, kSmallest - kMantissaOf<T>));
-        CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
+      for (int exponent = kSmallest; exponent <= kSmallest + kMantissaOf<T> + 2; ++exponent) {
+        const float item = std::ldexp(1.0f, exponent);
+        for (const float step : {0.0f, 1.0f, -0.5f}) {
+          Matrix<T> in(kHadamardSize, kCols);
+          StoreItem<T>(in.Row(0), kCols / 2, item);
+          StoreItem<T>(in.Row(distance), kCols / 2,
+                       item + step * std::ldexp(item, -kMantissaOf<T>));
+          for (const std::uint32_t mask : {0u, 1u})
+            CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each kernel next to the stream that moves the same bytes, round-robin, minimum of 25: the share
-// of the wall that it reaches on this machine. Figures of different runs do not compare; shares do.
+// of the stream's speed that it reaches on this machine. Figures of different runs do not compare;
+// shares do.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>

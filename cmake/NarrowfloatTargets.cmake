@@ -6,8 +6,8 @@ add_library(nf_flags INTERFACE)
 target_compile_features(nf_flags INTERFACE cxx_std_20)
 target_include_directories(nf_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# Contraction is part of the bits: g++ fuses a*b+c wherever FMA is there unless told not to. Whoever includes the
-# installed headers compiles the same inline functions, so the flag goes along.
+# Contraction changes results: by default, g++ fuses a*b+c wherever the processor has FMA. Programs that include the
+# installed headers compile the same inline functions, so that the target passes the flag on.
 target_compile_options(nf_flags INTERFACE -ffp-contract=off)
 
 add_library(nf_warnings INTERFACE)

@@ -7,7 +7,8 @@
  *
  * nf_plan, nf_quantize and nf_dequantize return an nf_status; when it is not NF_OK, no buffer was
  * written and nf_last_error() says why. Every struct begins with its size, which the caller sets to
- * sizeof; a field that is added later comes last and reads as zero when a caller does not know it.
+ * sizeof, 4096 at most; a field that is added later comes last and reads as zero when a caller does
+ * not know it.
  */
 
 #include <stddef.h>
@@ -80,11 +81,11 @@ typedef struct nf_execution {
 } nf_execution;
 /* NOLINTEND(modernize-use-using) */
 
-/* "major.minor.patch" */
+/* Returns "major.minor.patch". */
 NF_API const char* nf_version(void);
 
-/* What the last call of this thread had to say; empty if it returned NF_OK. Valid until its next.
- */
+/* Returns the message of this thread's last call, empty after NF_OK. Valid until the thread's next
+ * call. */
 NF_API const char* nf_last_error(void);
 
 /*

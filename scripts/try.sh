@@ -11,8 +11,9 @@ usage="usage: make try K=<kernel file> [S=<scheme>], such as K=micro_kernels S=m
 kernel=$(basename "${1%.*}")
 kernel=${kernel%-inl}
 scheme=${2:-}
-[[ -n $(find narrowfloat/kernels -name "$kernel.cc" -o -name "$kernel-inl.h") ]] ||
-  die "try: $1 must be a file of narrowfloat/kernels, got none of that name; $usage"
+[[ -n $(find narrowfloat/kernels/{scalar,cpu} narrowfloat/kernels/*.{h,cc} \
+  \( -name "$kernel.cc" -o -name "$kernel.h" -o -name "$kernel-inl.h" \)) ]] ||
+  die "try: $1 must be a .cc or .h file of narrowfloat/kernels, scalar/ or cpu/, got none of that name; $usage"
 
 [[ -z $scheme ]] || grep -qsF "\"$scheme\"}," narrowfloat/schemes/registry.h ||
   die "try: S must be a scheme of narrowfloat/schemes, got '$scheme'"
@@ -21,10 +22,12 @@ scheme=${2:-}
 case $kernel in
   gemm*) tests=(backend_gemm_test golden_gemm_test) ;;
   dequantize | decode*) tests=(decode_kernels_test backend_dequantize_test golden_dequantize_test) ;;
-  item_kernels | tile_drivers) tests=(item_kernels_test hadamard_test hadamard_amax_test dbias_test) ;;
+  item_kernels | tile_drivers | hadamard | exact_transform | amax)
+    tests=(item_kernels_test exact_transform_test hadamard_test hadamard_amax_test dbias_test) ;;
+  lookup | whole_driver) tests=(uniform_kernels_test backend_quantize_test) ;;
   *) tests=(pack_kernels_test backend_quantize_test) ;;
 esac
-tests+=(kernel_table_test kernel_unit_test micro_kernels_test)
+tests+=(kernel_table_test kernel_unit_test micro_kernels_test drivers_test)
 
 mkdir -p build/dev
 [[ -f build/dev/build.ninja ]] || {

@@ -11,7 +11,7 @@ namespace narrowfloat::tools {
 /// Memory that is used again for tensor after tensor: it grows and is never filled.
 class ByteBuffer {
  public:
-  /// The first `bytes` of it; what was there may be lost.
+  /// Returns the first `bytes` bytes; earlier content may be lost.
   std::span<std::byte> Take(std::uint64_t bytes) {
     if (bytes > capacity_) {
       memory_.reset();  // the old one goes before the new one comes

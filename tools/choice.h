@@ -22,14 +22,14 @@ class Choice {
     return decisions_.at(tensor.name);
   }
 
-  /// The rules as text, which decide what the result holds.
+  /// Returns the rules as text, which decide what the result holds.
   std::string CacheKey() const;
 
-  /// Says on standard error which rules match no tensor, and which tensors are left for the way
-  /// they lie.
+  /// Prints on standard error which rules match no tensor, and which tensors are not quantized
+  /// because of their layout.
   void Warn() const;
 
-  /// Every tensor, what happens to it and which rule said so.
+  /// Returns every tensor, its treatment and the rule that decided.
   Result List() const;
 
  private:

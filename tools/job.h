@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +16,8 @@
 
 namespace narrowfloat::tools {
 
-/// A job's work on each tensor; quantize and dequantize differ in this alone.
+/// The work of a job on each tensor. quantize, dequantize, convert and requantize differ in this
+/// alone.
 class TensorRewriter {
  public:
   virtual ~TensorRewriter() = default;
@@ -78,7 +79,8 @@ struct JobResult {
 /// file exists that this job did not write; Interrupted, saying what was done; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
-/// The result for people and for programs: `rewritten` is "quantized" or "dequantized".
+/// Returns the result as text and as JSON. `rewritten` is the command's participle, such as
+/// "quantized".
 Result JobReport(const JobResult& job, const std::string& rewritten, Json first_keys);
 
 }  // namespace narrowfloat::tools

@@ -14,14 +14,14 @@ class Option;
 
 namespace narrowfloat::tools {
 
-/// Placeholder of an option's value in the usage text.
+/// Kind of an option's value: decides how it is checked and completed.
 enum class ValueKind { kFlag, kText, kPath, kChoice, kSuggestion };
 
 /// One option or argument. The parser, --help, the manual, the completions and the tables of
 /// docs/cli.md are made of these rows.
 struct OptionRow {
-  std::string_view name;  // "--scheme", "-o,--out" or, of an argument, "IN"
-  std::string_view value;
+  std::string_view name;   // "--scheme", "-o,--out" or, of an argument, "IN"
+  std::string_view value;  // its placeholder in the usage text
   std::string_view meaning;
   ValueKind kind = ValueKind::kFlag;
   bool required = false;

@@ -24,15 +24,15 @@ struct ShardPlan {
 std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesystem::path& out,
                                   const TensorRewriter& rewriter);
 
-/// Which part each shard belongs to, counted from 1: the largest first to the part that has least.
-/// Depends on the input and the number of parts alone.
+/// Returns the part of each shard, counted from 1: the largest shard goes first, to the part with
+/// the fewest bytes. Depends on the input and the number of parts alone.
 std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
 
 /// Returns whether an earlier run finished this very file: its record has the job's hash and the
 /// file has the planned header.
 bool IsFinished(const ShardPlan& plan);
 
-/// Takes the record away before the file is replaced, and puts it back for the new one.
+/// Remove the record before its file is replaced, and write that of the new file.
 void RemoveRecord(const ShardPlan& plan);
 void WriteRecord(const ShardPlan& plan);
 

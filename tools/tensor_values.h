@@ -27,10 +27,11 @@ class TensorReader {
  public:
   explicit TensorReader(Execution execution) : execution_(execution) {}
 
-  /// The bytes of each entry, until the next call. Errors: IoError.
+  /// Returns the bytes of each entry, valid until the next call. Errors: IoError.
   const std::vector<std::span<const std::byte>>& Bytes(const io::TensorLocation& location);
 
-  /// The values in fp32, until the next call; empty for a tensor of no float type. Errors: IoError.
+  /// Returns the values in fp32, valid until the next call; none of a tensor of no float type.
+  /// Errors: IoError.
   std::span<const float> Values(const io::TensorLocation& location);
 
  private:

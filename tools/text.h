@@ -8,13 +8,13 @@
 
 namespace narrowfloat::tools {
 
-/// "90.9 MB": decimal units, three digits.
+/// Returns bytes in decimal units, three digits: "90.9 MB".
 std::string BytesText(double bytes);
 
-/// "0:07", "1:02:03".
+/// Returns a duration: "0:07", "1:02:03".
 std::string DurationText(double seconds);
 
-/// "1 file", "2 files".
+/// Returns a count with its noun: "1 file", "2 files".
 std::string CountText(std::size_t count, std::string_view noun);
 
 /// Returns `text` with everything that could steer a terminal or reorder its line written as an

@@ -62,26 +62,18 @@ ffi::Error ExpandProductFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs,
 }
 
 auto Bind() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
-      .Arg<ffi::AnyBuffer>()  // lhs
-      .Arg<ffi::AnyBuffer>()  // lhs_scale_inv
-      .Arg<ffi::AnyBuffer>()  // lhs_amax
-      .Arg<ffi::AnyBuffer>()  // rhs
-      .Arg<ffi::AnyBuffer>()  // rhs_scale_inv
-      .Arg<ffi::AnyBuffer>()  // rhs_amax
-      .Ret<ffi::AnyBuffer>()  // lhs_items
-      .Ret<ffi::AnyBuffer>()  // rhs_items
-      .Ret<ffi::AnyBuffer>()  // factor
-      .Ret<ffi::AnyBuffer>()  // is_lossless
-      .Attr<std::string_view>("lhs_spec")
-      .Attr<std::int64_t>("lhs_rows")
-      .Attr<std::int64_t>("lhs_cols")
-      .Attr<bool>("lhs_turned")
-      .Attr<std::string_view>("rhs_spec")
-      .Attr<std::int64_t>("rhs_rows")
-      .Attr<std::int64_t>("rhs_cols")
-      .Attr<bool>("rhs_turned");
+  return WithOperandAttributes(ffi::Ffi::Bind()
+                                   .Ctx<ffi::ThreadPool>()
+                                   .Arg<ffi::AnyBuffer>()    // lhs
+                                   .Arg<ffi::AnyBuffer>()    // lhs_scale_inv
+                                   .Arg<ffi::AnyBuffer>()    // lhs_amax
+                                   .Arg<ffi::AnyBuffer>()    // rhs
+                                   .Arg<ffi::AnyBuffer>()    // rhs_scale_inv
+                                   .Arg<ffi::AnyBuffer>()    // rhs_amax
+                                   .Ret<ffi::AnyBuffer>()    // lhs_items
+                                   .Ret<ffi::AnyBuffer>()    // rhs_items
+                                   .Ret<ffi::AnyBuffer>()    // factor
+                                   .Ret<ffi::AnyBuffer>());  // is_lossless
 }
 
 }  // namespace

@@ -110,25 +110,18 @@ ffi::Error GemmFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs, ffi::AnyBuffer l
 }
 
 auto Bind() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
-      .Arg<ffi::AnyBuffer>()  // lhs
-      .Arg<ffi::AnyBuffer>()  // lhs_scale_inv
-      .Arg<ffi::AnyBuffer>()  // lhs_amax
-      .Arg<ffi::AnyBuffer>()  // rhs
-      .Arg<ffi::AnyBuffer>()  // rhs_scale_inv
-      .Arg<ffi::AnyBuffer>()  // rhs_amax
-      .Arg<ffi::AnyBuffer>()  // bias; an empty buffer means no bias
-      .Arg<ffi::AnyBuffer>()  // group_sizes, of no items where there are no groups
-      .Ret<ffi::AnyBuffer>()  // output
-      .Attr<std::string_view>("lhs_spec")
-      .Attr<std::int64_t>("lhs_rows")
-      .Attr<std::int64_t>("lhs_cols")
-      .Attr<bool>("lhs_turned")
-      .Attr<std::string_view>("rhs_spec")
-      .Attr<std::int64_t>("rhs_rows")
-      .Attr<std::int64_t>("rhs_cols")
-      .Attr<bool>("rhs_turned");
+  return WithOperandAttributes(
+      ffi::Ffi::Bind()
+          .Ctx<ffi::ThreadPool>()
+          .Arg<ffi::AnyBuffer>()    // lhs
+          .Arg<ffi::AnyBuffer>()    // lhs_scale_inv
+          .Arg<ffi::AnyBuffer>()    // lhs_amax
+          .Arg<ffi::AnyBuffer>()    // rhs
+          .Arg<ffi::AnyBuffer>()    // rhs_scale_inv
+          .Arg<ffi::AnyBuffer>()    // rhs_amax
+          .Arg<ffi::AnyBuffer>()    // bias; an empty buffer means no bias
+          .Arg<ffi::AnyBuffer>()    // group_sizes, of no items where there are no groups
+          .Ret<ffi::AnyBuffer>());  // output
 }
 
 }  // namespace

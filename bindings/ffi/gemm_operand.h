@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "bindings/ffi/buffers.h"
 #include "narrowfloat/ops/execution.h"
@@ -37,6 +38,20 @@ struct Operand {
   const SchemeInfo& Scheme() const { return *spec.scheme; }
   bool HasOneScale() const { return Scheme().layout.lines_per_scale == 0; }
 };
+
+/// Returns the binding with the attributes of both operands.
+template <class Binding>
+auto WithOperandAttributes(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::string_view>("lhs_spec")
+      .template Attr<std::int64_t>("lhs_rows")
+      .template Attr<std::int64_t>("lhs_cols")
+      .template Attr<bool>("lhs_turned")
+      .template Attr<std::string_view>("rhs_spec")
+      .template Attr<std::int64_t>("rhs_rows")
+      .template Attr<std::int64_t>("rhs_cols")
+      .template Attr<bool>("rhs_turned");
+}
 
 /// Returns the spec of that text. Errors: InvalidArgument unless it has exactly one direction.
 QuantSpec SpecOfOneDirection(std::string_view text);

@@ -171,7 +171,8 @@ void StoreTensorScale(const CallExecution& execution, const SchemeInfo& scheme,
   }
 }
 
-/// Returns the larger of the amax so far and a measured one. The operand may alias the result.
+/// Stores the larger of the operand's amax and the measured one in the result. The operand may
+/// alias the result.
 void StoreAmax(const CallExecution& execution, const SchemeInfo& scheme,
                const ScratchFloats& scalars, const Operands& in, Results& out) {
   const auto* before = Floats({kVerb, "amax"}, in.amax, in.amax.element_count());

@@ -5,11 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "bindings/python/array.h"

@@ -92,7 +92,7 @@ TorchExchange::TorchExchange(const nb::object& torch)
   while (exchange != nullptr && exchange->major > kMajor) exchange = exchange->older;
   if (exchange == nullptr || exchange->view == nullptr) {
     PyErr_Clear();
-    throw Unsupported("import: narrowfloat needs PyTorch 2.11 or later, got " +
+    throw Unsupported("import: narrowfloat needs PyTorch 2.15 or later, got " +
                       std::string(nb::str(nb::object(torch.attr("__version__"))).c_str()));
   }
   exchange_device_ = nb::getattr(torch.attr("_C"), "_cuda_exchangeDevice", nb::object(nb::none()));

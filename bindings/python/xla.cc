@@ -17,6 +17,7 @@
 #include "bindings/python/quantized_tensor.h"
 #include "bindings/python/verbs.h"
 #include "narrowfloat/numerics/hadamard.h"
+#include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/layout.h"
 
@@ -64,6 +65,10 @@ std::string_view ScaleDTypeOf(std::string_view scheme) {
   return xla_ffi::ScaleDType(FindScheme(scheme));
 }
 
+bool AreSchemesOfOneFamily(std::string_view first, std::string_view second) {
+  return AreOfOneFamily(FindScheme(first), FindScheme(second));
+}
+
 bool IsColumnwiseTransposed(std::string_view scheme) {
   return FindScheme(scheme).layout.columnwise_transposed;
 }
@@ -95,6 +100,10 @@ nb::tuple WorkspaceSizes(std::size_t batch_size, std::size_t hidden_size, std::i
 void RegisterXla(nb::module_& module) {
   module.attr("JAXX_Scaling_Mode") = EnumDict(xla_ffi::kScalingModes);
   module.attr("JAXX_Quantize_Layout") = EnumDict(xla_ffi::kQuantizeLayouts);
+  nb::dict element_dtypes;
+  for (const auto& [element, dtype] : kElementTypes)
+    element_dtypes[nb::str(element.data(), element.size())] = nb::str(dtype.data(), dtype.size());
+  module.attr("ELEMENT_DTYPES") = element_dtypes;
   module.attr("HADAMARD_SIZE") = kHadamardSize;
   module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;
   module.def(
@@ -106,6 +115,8 @@ void RegisterXla(nb::module_& module) {
              "Returns rows and columns of a scheme's block; zeros where it is the whole tensor.");
   module.def("scale_dtype_of", &ScaleDTypeOf, nb::arg("scheme"),
              "Returns the name of the dtype of a scheme's stored scales.");
+  module.def("are_of_one_family", &AreSchemesOfOneFamily, nb::arg("first"), nb::arg("second"),
+             "Returns whether tensors of two schemes can be multiplied as codes.");
   module.def("is_columnwise_transposed", &IsColumnwiseTransposed, nb::arg("scheme"),
              "Returns whether columnwise codes lie transposed.");
   module.def("scale_shapes", &ScaleShapes, nb::arg("scheme"), nb::arg("rows"), nb::arg("cols"),

@@ -27,12 +27,13 @@ bool IsBlockFp8(const ForeignWeight& form);
 /// included: then FindUnfitTile finds nothing. Reads scales alone.
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales);
 
-/// The first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of two, or
-/// none. Tiles whose blocks' exponents span at most 14 always are: a value is 1 to 12 halves, and
-/// E4M3 has these from 2^-9 to 448. Blocks of zeros do not count. A NaN scale fits nothing.
+/// Returns the first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of
+/// two, or nothing. Tiles whose blocks' exponents span at most 14 always are: a value is 1 to 12
+/// halves, and E4M3 has these from 2^-9 to 448. Blocks of zeros do not count. A NaN scale fits
+/// nothing.
 std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight);
 
-/// Codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
+/// Returns codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
 /// Requires: FindUnfitTile finds nothing.
 CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                 int threads);
@@ -45,10 +46,10 @@ struct Loss {
   void Add(const Loss& other);
 };
 
-/// Block FP8 under the nearest power of two above each tile's largest value / 448. Where all scales
-/// are powers of two already, the codes stay. Else every value is decoded to fp32 and quantized
-/// again, which is what `loss` counts. `codes` backs the result. Errors: InvalidArgument for a
-/// scale that is not a positive number.
+/// Returns block FP8 under the smallest power of two at or above each tile's largest value / 448.
+/// Where all scales are powers of two already, the codes stay. Else every value is decoded to fp32
+/// and quantized again, which is what `loss` counts. `codes` backs the result. Errors:
+/// InvalidArgument for a scale that is not a positive number.
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss);
 

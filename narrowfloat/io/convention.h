@@ -35,10 +35,10 @@ struct QuantizedRecord {
   bool operator==(const QuantizedRecord&) const = default;
 };
 
-/// The buffers that are stored: those of the plan that have memory of their own.
+/// Returns the buffers that are stored: those of the plan that have memory of their own.
 std::vector<BufferPlan> StoredBuffers(const QuantSpec& spec, const Shape& shape);
 
-/// "NAME.rowwise_data".
+/// Returns the name of a stored buffer, such as "NAME.rowwise_data".
 std::string BufferName(std::string_view tensor, Role role);
 
 /// A tensor as a file lists it: plain, or quantized and made of several entries.
@@ -64,7 +64,8 @@ struct StoredTensor {
 /// Errors: InvalidArgument as PlanQuantize.
 StoredTensor AsStored(QuantizedRecord record);
 
-/// "mxfp8_e4m3" and its options, "e4m3 128x128 F32" or, of a plain tensor, the file's type.
+/// Returns the format as text: "mxfp8_e4m3" and its options, "e4m3 128x128 F32" or, of a plain
+/// tensor, the file's type.
 std::string FormatText(const StoredTensor& tensor);
 
 /// Contents of a file, collected before its header can be written.
@@ -90,13 +91,13 @@ struct FileHeader {
   const Header* header;
 };
 
-/// The same for the files of one checkpoint, a list each. A record may describe buffers in any of
-/// them, and several files may have the same record: programs that save a model in several files
-/// give all of them the metadata of all tensors. A tensor is in the list of the file that has its
-/// first buffer.
+/// Groups the tensors of all files of one checkpoint; returns a list for each file. A record may
+/// describe buffers in any of them, and several files may have the same record: programs that save
+/// a model in several files give all of them the metadata of all tensors. A tensor is in the list
+/// of the file that has its first buffer.
 std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> files);
 
-/// Metadata without this convention's keys.
+/// Returns the metadata without this convention's keys.
 Metadata WithoutOwnKeys(const Metadata& metadata);
 
 }  // namespace narrowfloat::io

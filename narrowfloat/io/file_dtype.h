@@ -85,19 +85,19 @@ constexpr bool IsFp8(FileDType dtype) {
   return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
 }
 
-/// The type of that name, if there is one.
+/// Returns the type of that name, or nothing.
 std::optional<FileDType> FindFileDType(std::string_view name);
 
-/// The type that a tensor can be quantized from, if `dtype` is one of them.
+/// Returns the type that a tensor of this type is quantized from, or nothing.
 std::optional<DType> WideFloat(FileDType dtype);
 
-/// How a buffer of that type is written.
+/// Returns the file's type of a buffer.
 FileDType FileDTypeOf(DType dtype);
 
-/// How a scheme's codes are written: under their format's name; packed ones are bytes.
+/// Returns the file's type of a scheme's codes: that of their format; packed codes are bytes.
 FileDType FileDTypeOfCodes(const SchemeInfo& scheme);
 
-/// How a scheme's scales are written.
+/// Returns the file's type of a scheme's scales.
 FileDType FileDTypeOfScales(ScaleType type);
 
 }  // namespace narrowfloat::io

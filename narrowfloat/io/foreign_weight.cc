@@ -269,6 +269,83 @@ class WeightDecoder {
   std::vector<float> scales_;
 };
 
+/// What DescribeWeight is given.
+struct Description {
+  const std::string& source;
+  const WeightNames& names;
+  const TensorEntry &codes, &scale;
+  const TensorEntry* global;
+  const WeightHints& hints;
+
+  [[noreturn]] void Refuse(const std::string& rule) const {
+    throw InvalidArgument(fmt::format("{}: {}", source, rule));
+  }
+};
+
+void CheckScaleType(const Description& given, const ForeignWeight& weight) {
+  const TensorEntry &codes = given.codes, &scale = given.scale;
+  if (!WideFloat(scale.dtype) && !HoldsExponents(scale.dtype) &&
+      scale.dtype != FileDType::kF8E4M3) {
+    given.Refuse(fmt::format("'{}' must be a scale, got {}", scale.name, Info(scale.dtype).name));
+  }
+  if (weight.Packed() && WideFloat(scale.dtype)) {  // int8, not FP4
+    given.Refuse(fmt::format("'{}' ({}) must hold FP8 codes to have scales of {}, as '{}' does",
+                             codes.name, Info(codes.dtype).name, Info(scale.dtype).name,
+                             scale.name));
+  }
+  if (scale.dtype == FileDType::kF8E4M3 && given.global == nullptr && given.hints.needs_global) {
+    given.Refuse(fmt::format("'{}' needs a scale of the whole tensor beside it, which is missing",
+                             scale.name));
+  }
+}
+
+void SetGlobal(const Description& given, ForeignWeight& weight) {
+  if (given.global == nullptr) return;
+  const TensorEntry& global = *given.global;
+  weight.global = given.names.global_scale;
+  weight.globals = FlattenShape(global.shape).Size();
+  if (global.dtype == FileDType::kF32 &&
+      (weight.globals == 1 || weight.globals == weight.matrices)) {
+    return;
+  }
+  given.Refuse(fmt::format("'{}' must be one F32{}, got {} {}", global.name,
+                           weight.matrices > 1 ? ", or one for each matrix" : "",
+                           Info(global.dtype).name, ShapeText(global.shape)));
+}
+
+void CheckPacking(const Description& given, const ForeignWeight& weight) {
+  if (!weight.Packed()) return;
+  if (weight.cols % 2 != 0) {  // F4: a byte would hold codes of two rows
+    given.Refuse(fmt::format("'{}' must have rows of an even number of values, got {}",
+                             given.codes.name, weight.cols));
+  }
+  const auto& block = given.hints.block;
+  if (block && block->cols % 2 != 0) {
+    given.Refuse(fmt::format("'{}' must have blocks of an even number of columns, got {}x{}",
+                             given.codes.name, block->rows, block->cols));
+  }
+}
+
+/// Returns the block whose scales have the shape that is stored.
+BlockShape FindBlock(const Description& given, const ForeignWeight& weight) {
+  const TensorEntry &codes = given.codes, &scale = given.scale;
+  const std::vector<BlockShape> candidates =
+      given.names.scales_of_columns ? std::vector<BlockShape>{{weight.rows, 1}}
+                                    : Candidates(weight, given.hints.block, scale.shape);
+  for (const BlockShape candidate : candidates) {
+    if (Fits(weight, candidate, scale.shape)) return candidate;
+  }
+  if (IsMxfp6(weight, scale.shape)) {
+    throw Unsupported(
+        fmt::format("{}: '{}' ({} {}) is not supported, its scales are those of MXFP6",
+                    given.source, codes.name, Info(codes.dtype).name, ShapeText(codes.shape)));
+  }
+  given.Refuse(fmt::format("'{}' of {} {} must have one scale for each block of '{}' ({} {}): {}",
+                           scale.name, Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
+                           Info(codes.dtype).name, ShapeText(codes.shape),
+                           ExpectedText(weight, candidates)));
+}
+
 }  // namespace
 
 bool MayHoldCodes(FileDType dtype) {
@@ -313,68 +390,24 @@ std::string FormatText(const ForeignWeight& weight) {
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
                              const TensorEntry& codes, const TensorEntry& scale,
                              const TensorEntry* global, const WeightHints& hints) {
-  const auto refuse = [&](const std::string& rule) -> void {
-    throw InvalidArgument(fmt::format("{}: {}", source, rule));
-  };
+  const Description given{source, names, codes, scale, global, hints};
   ForeignWeight weight{.codes = codes.dtype,
                        .scale = scale.dtype,
                        .swizzled = hints.swizzled,
                        .high_half_first = hints.high_half_first};
-  if (codes.shape.size() < 2) refuse(fmt::format("'{}' must have two dimensions", codes.name));
+  if (codes.shape.size() < 2)
+    given.Refuse(fmt::format("'{}' must have two dimensions", codes.name));
   if (FlattenShape(codes.shape).Size() == 0)
-    refuse(fmt::format("'{}' must not be empty", codes.name));
+    given.Refuse(fmt::format("'{}' must not be empty", codes.name));
   SetShape(weight, names, codes);
-  if (!WideFloat(scale.dtype) && !HoldsExponents(scale.dtype) &&
-      scale.dtype != FileDType::kF8E4M3) {
-    refuse(fmt::format("'{}' must be a scale, got {}", scale.name, Info(scale.dtype).name));
-  }
-  if (weight.Packed() && WideFloat(scale.dtype)) {  // int8, not FP4
-    refuse(fmt::format("'{}' ({}) must hold FP8 codes to have scales of {}, as '{}' does",
-                       codes.name, Info(codes.dtype).name, Info(scale.dtype).name, scale.name));
-  }
-  if (scale.dtype == FileDType::kF8E4M3 && global == nullptr && hints.needs_global) {
-    refuse(fmt::format("'{}' needs a scale of the whole tensor beside it, which is missing",
-                       scale.name));
-  }
-  if (global != nullptr) {
-    weight.global = names.global_scale;
-    weight.globals = FlattenShape(global->shape).Size();
-    if (global->dtype != FileDType::kF32 ||
-        (weight.globals != 1 && weight.globals != weight.matrices)) {
-      refuse(fmt::format("'{}' must be one F32{}, got {} {}", global->name,
-                         weight.matrices > 1 ? ", or one for each matrix" : "",
-                         Info(global->dtype).name, ShapeText(global->shape)));
-    }
-  }
-  if (weight.Packed() && weight.cols % 2 != 0) {  // F4: a byte would hold codes of two rows
-    refuse(fmt::format("'{}' must have rows of an even number of values, got {}", codes.name,
-                       weight.cols));
-  }
-  if (weight.Packed() && hints.block && hints.block->cols % 2 != 0) {
-    refuse(fmt::format("'{}' must have blocks of an even number of columns, got {}x{}", codes.name,
-                       hints.block->rows, hints.block->cols));
-  }
+  CheckScaleType(given, weight);
+  SetGlobal(given, weight);
+  CheckPacking(given, weight);
   const bool one_scale = WideFloat(scale.dtype) && FlattenShape(scale.shape).Size() == 1;
   if (one_scale && global == nullptr && !weight.transposed && !names.scales_of_columns) {
     weight.rows *= std::exchange(weight.matrices, 1);
   }
-  const std::vector<BlockShape> candidates = names.scales_of_columns
-                                                 ? std::vector<BlockShape>{{weight.rows, 1}}
-                                                 : Candidates(weight, hints.block, scale.shape);
-  for (const BlockShape candidate : candidates) {
-    if (!Fits(weight, candidate, scale.shape)) continue;
-    weight.block = candidate;
-    return weight;
-  }
-  if (IsMxfp6(weight, scale.shape)) {
-    throw Unsupported(
-        fmt::format("{}: '{}' ({} {}) is not supported, its scales are those of MXFP6", source,
-                    codes.name, Info(codes.dtype).name, ShapeText(codes.shape)));
-  }
-  refuse(fmt::format("'{}' of {} {} must have one scale for each block of '{}' ({} {}): {}",
-                     scale.name, Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
-                     Info(codes.dtype).name, ShapeText(codes.shape),
-                     ExpectedText(weight, candidates)));
+  weight.block = FindBlock(given, weight);
   return weight;
 }
 

@@ -59,7 +59,7 @@ struct WeightHints {
   bool needs_global = true;  // whether E4M3 scales need a scale of the whole tensor
 };
 
-/// Tells from types and shapes how a weight is cut into blocks. `global` is null without a scale of
+/// Finds from types and shapes how a weight is cut into blocks. `global` is null without a scale of
 /// the whole tensor. Stacked experts with one scale in all count as one matrix.
 /// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other;
 /// Unsupported for MXFP6.
@@ -67,7 +67,7 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                              const TensorEntry& codes, const TensorEntry& scale,
                              const TensorEntry* global, const WeightHints& hints);
 
-/// The value of the scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
+/// Returns scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
 float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
 
 /// Returns FP8 codes that are values: their one scale is 1 and in no tensor.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
 
@@ -15,7 +12,7 @@ namespace narrowfloat::io {
 /// and shapes do not fit; as ReadCompanion.
 void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention);
 
-/// The type of the model's float tensors by its config.json; bfloat16 if that does not say.
+/// Returns the type of the model's float tensors by its config.json, bfloat16 if it names none.
 DType ModelDType(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

@@ -15,7 +15,7 @@ namespace narrowfloat::io {
 DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
                                  const std::string& from);
 
-/// The same, but a checkpoint without quantized tensors stays as it is.
+/// Does what ReadQuantized does; leaves a checkpoint without quantized tensors as it is.
 DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const std::string& from);
 
 }  // namespace narrowfloat::io

@@ -58,7 +58,7 @@ Header ParseHeader(const std::string& source, std::string_view text, std::uint64
 /// long, or if there are more than kMaxTensors.
 void LayOut(const std::string& source, std::vector<TensorEntry>& tensors);
 
-/// A file's first bytes: the header's length, its JSON, and spaces up to a multiple of 8.
+/// Returns a file's first bytes: the header's length, its JSON, and spaces up to a multiple of 8.
 /// Errors: InvalidArgument if a text is not UTF-8 or the header is larger than readers accept.
 std::string PrintHeader(const std::string& source, const Header& header);
 

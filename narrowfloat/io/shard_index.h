@@ -22,7 +22,8 @@ inline constexpr std::string_view kFileSuffix = ".safetensors";
 /// Errors: InvalidArgument "<source>: rule, value".
 ShardIndex ParseIndex(const std::string& source, std::string_view text);
 
-/// The text of an index as the reference writes it: two spaces of indentation, sorted keys.
+/// Returns an index as text: two spaces of indentation, sorted keys, as safetensors' tools write
+/// it.
 std::string PrintIndex(const ShardIndex& index);
 
 }  // namespace narrowfloat::io

@@ -29,20 +29,21 @@ struct CanonicalWeight {
 CanonicalWeight Canonical(const StoredTensor& tensor,
                           const std::vector<std::span<const std::byte>>& input);
 
-/// The same weight with scales of powers of two as fp32.
+/// Returns the weight with its power-of-two scales converted to fp32.
 CanonicalWeight WithFp32Scales(CanonicalWeight weight);
 
-/// The formats in which `convention` holds such a weight with the same codes, best first: a weight
-/// of 128x128 with one scale is per tensor and a tile.
+/// Returns the formats in which `convention` holds such a weight with the same codes, best first: a
+/// weight of 128x128 with one scale is per tensor and a tile.
 std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form);
 
-/// The tensors of the weight `name` in that format: codes, scale and, if it has one, the scale of
-/// the whole tensor. Errors: Unsupported if the name does not end as the convention's names do.
+/// Returns the tensors of the weight `name` in that format: codes, scale and, if it has one, the
+/// scale of the whole tensor. Errors: Unsupported if the name does not end as the convention's
+/// names do.
 std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
                                      const std::string& name, const ForeignWeight& form);
 
-/// The bytes of the scales among these tensors, in that order; the codes stay as they are. Scales
+/// Returns the bytes of the scales among these tensors, in their order; codes do not change. Scales
 /// of blocks change their type or place, never their value. A scale of the whole tensor may become
 /// its reciprocal, and this library's amax becomes a scale: each rounds once.
 std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,

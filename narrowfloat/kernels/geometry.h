@@ -53,6 +53,7 @@ NF_HD constexpr std::size_t ScaleBlockIndex(std::size_t pos) {
   return WholeTensorScheme<S> ? 0 : pos / S::kBlock.cols;
 }
 
+/// Stores the scale_inv of index `item`.
 template <Scheme S>
 inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale_inv) {
   if constexpr (kScaleBytes<S> == 4) {
@@ -62,6 +63,7 @@ inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale
   }
 }
 
+/// Loads the scale_inv of index `item`.
 template <Scheme S>
 inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
   if constexpr (kScaleBytes<S> == 4) {

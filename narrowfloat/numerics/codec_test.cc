@@ -28,6 +28,9 @@ testing::Types<Ts...> AsTypes(TypeList<Ts...>);
 template <class... A, class... B>
 testing::Types<A..., B...> Joined(TypeList<A...>, TypeList<B...>);
 
+// 16-bit formats of inputs and of dequantized values.
+using WideFormats = TypeList<Float16, BFloat16>;
+
 using AllFormats = decltype(Joined(ElementFormats{}, WideFormats{}));
 using Elements = decltype(AsTypes(ElementFormats{}));
 using Wides = decltype(AsTypes(WideFormats{}));

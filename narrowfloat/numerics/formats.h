@@ -14,7 +14,4 @@ namespace narrowfloat {
 /// Formats of quantized elements.
 using ElementFormats = TypeList<E4M3, E5M2, E2M1>;
 
-/// 16-bit formats of inputs and of dequantized values, beside binary32.
-using WideFormats = TypeList<Float16, BFloat16>;
-
 }  // namespace narrowfloat

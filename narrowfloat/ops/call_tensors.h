@@ -18,7 +18,6 @@ class Backend;
 struct Extent {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
-  bool IsEmpty() const { return begin == end; }
   bool Overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
 template <class Byte>

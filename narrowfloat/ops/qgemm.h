@@ -29,8 +29,7 @@ enum class GemmOutput : std::uint8_t { kOverwrite, kAccumulate };
 /// Ways of computing products.
 ///   kReproducible  the same bytes on every instruction set and at every thread count
 ///   kFast          within the bound of docs/exactness.md: by oneDNN if the machine multiplies
-///                  bfloat16 and the
-///                  operands expand to it without loss; else as kReproducible
+///                  bfloat16 and the operands expand to it without loss; else as kReproducible
 enum class GemmMode : std::uint8_t { kReproducible, kFast };
 
 /// Returns the mode of that name, "reproducible" or "fast". Errors: InvalidArgument.

@@ -15,6 +15,7 @@ namespace narrowfloat {
 /// nvte_unswizzle_scaling_factors.
 void Swizzle(const ConstQuantizedView& in, const QuantizedView& out,
              const Execution& execution = {});
+/// Does the reverse of Swizzle.
 void Unswizzle(const ConstQuantizedView& in, const QuantizedView& out,
                const Execution& execution = {});
 

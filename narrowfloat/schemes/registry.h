@@ -16,7 +16,8 @@
 #include "narrowfloat/schemes/scheme.h"
 
 #if defined(NF_HWY_TARGET)
-#error "micro-kernels know no list of schemes: those of one build serve another's"
+#error \
+    "micro-kernels must not include the list of schemes: tests/extra_scheme links them with another list"
 #endif
 
 // A build may add schemes: NF_EXTRA_SCHEMES names a header that defines `kExtraSchemes`.

@@ -25,7 +25,7 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-/// The file system failed, or a file's content is not valid.
+/// The file system failed, or a file changed while it was read. Damaged content is InvalidArgument.
 class IoError : public Error {
   using Error::Error;
 };

@@ -64,6 +64,7 @@ ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixSha
 /// Placement of scales: compact, as ScaleGrid lists them, or in the tiles that GEMMs read.
 enum class ScalePlacement : std::uint8_t { kCompact, kSwizzled };
 
+/// Returns the strides of a grid's scales in a placement.
 ScaleStrides MakeScaleStrides(const ScaleGrid& grid, ScalePlacement placement);
 
 }  // namespace narrowfloat

@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/types/float8_block_tensor.h"

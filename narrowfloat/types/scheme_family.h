@@ -27,7 +27,7 @@ void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);
 void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
                       const Shape& shape);
 
-/// `Base` restricted to a family: the same object under a name that tells its scheme.
+/// `Base` restricted to a family: the same object under the name of its family.
 template <class Base, const SchemeFamily& kFamily>
 class OfFamily : public Base {
  public:

@@ -379,6 +379,8 @@ JAXX_Scaling_Mode: dict = ...
 
 JAXX_Quantize_Layout: dict = ...
 
+ELEMENT_DTYPES: dict = ...
+
 HADAMARD_SIZE: int = 16
 
 HADAMARD_SIGN_MASK: int = 55272
@@ -400,6 +402,9 @@ def block_of(scheme: str) -> tuple[int, int]:
 
 def scale_dtype_of(scheme: str) -> str:
     """Returns the name of the dtype of a scheme's stored scales."""
+
+def are_of_one_family(first: str, second: str) -> bool:
+    """Returns whether tensors of two schemes can be multiplied as codes."""
 
 def is_columnwise_transposed(scheme: str) -> bool:
     """Returns whether columnwise codes lie transposed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints on disk as a mapping whose tensors are read when asked for."""
+"""Checkpoints on disk as a mapping whose tensors are read on access."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ class LazyTensors(Mapping[str, np.ndarray | QuantizedTensor]):
 def load(
     path: str | os.PathLike[str], *, from_: str | None = None, dtype: object = None
 ) -> LazyTensors:
-    """The tensors of a safetensors file, an index file, or a folder of either, in sorted order.
+    """Returns the tensors of a safetensors file, an index file, or a folder of either, sorted.
 
     from_:   the convention that the weights are read by ("modelopt", "torchao", ...), or "auto" for
              the one that the files tell. A weight then comes under the name of its float tensor,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same bytes whatever the caller's floating-point settings, threads and surroundings are. What
-// is expected comes from the definition, so a test process need not call a verb before its first
+// is expected comes from ReferenceQuantize, so a test process need not call a verb before its first
 // call under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -360,7 +360,8 @@ TEST(PropertyExceptionTest, PlainScalesMayMoveWhenQuantizedAgain) {
   EXPECT_FALSE(SameBytes(once, twice, Role::kRowwiseScaleInv));
 }
 
-/// A block scale of E4M3's zero: all codes are 6 and stand for 0. Source: numerics 7.2.
+/// A block scale of E4M3's zero: all codes are 6 and stand for 0. Source:
+/// docs/numerics.md, "NVFP4".
 TEST(PropertyExceptionTest, BlocksThatVanishUnderTwoLevelsChangeTheirCodes) {
   const QuantSpec spec = ParseQuantSpec("nvfp4");
   FloatTensor in = Filled({2, 16}, 1e-6f);

@@ -31,7 +31,7 @@ struct Geometry {
 
 Geometry GeometryOf(const Slot& slot);
 
-/// Returns the number of the code of element `along` of a line.
+/// Returns the index of the code at position `pos` of a line.
 std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t pos);
 
 /// Returns the item of the stored scale of a line's block.
@@ -42,8 +42,7 @@ std::uint32_t ItemAt(const QuantizedBuffers& in, Role role, std::size_t item);
 void SetItem(QuantizedBuffers& in, Role role, std::size_t item, std::uint32_t bits);
 void SetCode(const Slot& slot, QuantizedBuffers& in, std::size_t place, std::uint32_t code);
 
-/// Bits of the value, by the definition, of element (row, col). Source: docs/numerics.md,
-/// "Dequantization".
+/// Returns the bits of the value of element (row, col). Source: docs/numerics.md, "Dequantization".
 std::uint32_t ReferenceValue(const Slot& slot, const QuantizedBuffers& in, std::size_t row,
                              std::size_t col);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVFP4 by the definition in docs/numerics.md: fp32 operations one by one, each a
+// NVFP4 by docs/numerics.md: fp32 operations one by one, each a
 // binary64 operation rounded once more, which gives the same as binary64 has more than twice the
 // digits (sums, products and quotients of two; Figueroa 1995).
 #include <bit>
@@ -144,7 +144,8 @@ class Nvfp4Reference {
     return errors[0];
   }
 
-  /// Returns the byte of section 7.9, by an independent Philox.
+  /// Returns the random byte of an item, by an independent Philox. Source: docs/numerics.md,
+  /// "NVFP4".
   std::uint32_t RandomByte(std::size_t line, std::size_t i) const {
     const std::uint64_t blocks = (operand_.length + 15) / 16;
     const std::uint64_t run = line * blocks + i / 16 + (rowwise_ ? 0 : std::uint64_t{1} << 63);

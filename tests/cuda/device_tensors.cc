@@ -76,7 +76,7 @@ void DeviceBytes::CopyTo(std::byte* host) const {
 
 DeviceTensor::DeviceTensor(const ConstTensorView& host)
     : view{nullptr, host.dtype, host.shape, host.strides, Device::kCuda},
-      offset_(ExtentOf(host).IsEmpty() ? 0 : host.data - ExtentOf(host).begin),
+      offset_(ExtentOf(host).begin == ExtentOf(host).end ? 0 : host.data - ExtentOf(host).begin),
       bytes_(ExtentOf(host).begin, BytesOf(ExtentOf(host))) {
   view.data = bytes_.data() + offset_;
 }

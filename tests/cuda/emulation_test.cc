@@ -269,10 +269,8 @@ TEST(EmulationTest, ErrorsBecomeExceptions) {
 }
 
 TEST(EmulationTest, AMachineWithoutDevices) {
-  EXPECT_EQ(DeviceCount(), 1);
   EXPECT_EQ(MessageOf(RequireDevice), "");
   emulation::SetDeviceCount(0);
-  EXPECT_EQ(DeviceCount(), 0);
   EXPECT_EQ(MessageOf(RequireDevice),
             "cuda: finding a device failed: no CUDA-capable device is detected "
             "(cudaErrorNoDevice)");

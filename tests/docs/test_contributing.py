@@ -65,8 +65,8 @@ USAGE = "usage: make try K=<kernel file> [S=<scheme>], such as K=micro_kernels S
         ([], f"error: try: {USAGE}"),
         (
             ["nothing.cc"],
-            "error: try: nothing.cc must be a file of narrowfloat/kernels, got none of that name; "
-            + USAGE,
+            "error: try: nothing.cc must be a .cc or .h file of narrowfloat/kernels, "
+            "scalar/ or cpu/, got none of that name; " + USAGE,
         ),
         (
             ["pack_kernels", "nothing"],

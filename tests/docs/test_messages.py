@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from test_readme import ROOT
 
 SOURCES = ("bindings", "narrowfloat", "tools")
-ERRORS = "InvalidArgument|Unsupported|IoError|DeviceError|Interrupted|type_error|value_error|refuse"
+ERRORS = (
+    "InvalidArgument|Unsupported|IoError|DeviceError|Interrupted|type_error|value_error|[Rr]efuse"
+)
 TEXT = r'"(?:[^"\\]|\\.)*"'
 THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
 # A message whose test needs what a test machine does not have, by the literal part of its text.
@@ -17,7 +19,7 @@ WITHOUT_A_TEST = {
     "quantizer: no scheme of this kind has": "a build without the scheme",
     ": this build has no MXFP8": "a build without the scheme",
     ": amax_history must have at least one item": "the primitive checks the shape first",
-    "import: narrowfloat needs PyTorch 2.11 or later, got": "an older PyTorch",
+    "import: narrowfloat needs PyTorch 2.15 or later, got": "an older PyTorch",
     "qgemm: oneDNN cannot multiply:": "only a failure inside oneDNN, as of its memory, reaches it",
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arrows of the tree: each folder includes only what stands below it.
+"""Checks the dependencies of the tree: each folder includes only what stands below it.
 
 usage: layering.py ROOT      prints every offence, exits 1 if there is one
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 CORE = ["numerics", "schemes", "tensor", "kernels", "ops", "types"]
 ALLOWED: dict[str, set[str]] = {folder: set(CORE[:place]) for place, folder in enumerate(CORE)} | {
     "c_api": set(CORE),
-    "recipe": set(CORE),
     "config": set(CORE),
     "io": {*CORE, "config"},
 }
@@ -35,7 +34,7 @@ KNOWS_SCHEMES = {
 TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
 # Folders without files and command lines must not see their libraries, nor a framework's.
 FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
-MAY_USE_FOREIGN = {"recipe", "config", "io"}
+MAY_USE_FOREIGN = {"config", "io"}
 FRAMEWORKS = re.compile(r"torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -70,7 +69,7 @@ def offences(root: Path) -> Iterator[str]:
         inside = place.parts[0] == "narrowfloat" and len(place.parts) > 2
         folder = place.parts[1] if inside else None
         if folder is not None and folder not in ALLOWED:
-            yield f"{place}: 'narrowfloat/{folder}' has no place among the arrows"
+            yield f"{place}: 'narrowfloat/{folder}' has no row in the table of dependencies"
             continue
         is_test = path.stem.endswith(("_test", "_bench"))
         for number, line in enumerate(path.read_text().splitlines(), 1):

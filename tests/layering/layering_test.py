@@ -55,7 +55,7 @@ class LayeringTest(unittest.TestCase):
     def test_a_folder_without_a_place_is_found(self) -> None:
         self.assertEqual(
             found_in("narrowfloat/utils/a.h", "<vector>"),
-            ["narrowfloat/utils/a.h: 'narrowfloat/utils' has no place among the arrows"],
+            ["narrowfloat/utils/a.h: 'narrowfloat/utils' has no row in the table of dependencies"],
         )
 
     def test_good_includes_pass(self) -> None:

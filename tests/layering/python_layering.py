@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arrows between the modules of the Python package: imports go down, never in a circle.
+"""Checks the dependencies between the modules of the Python package: imports go down,
+without cycles.
 
 usage: python_layering.py ROOT      prints every offence, exits 1 if there is one
 """
@@ -13,9 +14,9 @@ from typing import NamedTuple
 
 PACKAGE = "narrowfloat"
 
-# Each room, and the rooms right below it; a module may import from its own room and from all below.
-# A module is in the room with the longest name that its own begins with. "NAME:" is the package's
-# own file, which gathers what users import.
+# Each layer, and the layers right below it; a module may import from its own layer and from all
+# below. A module is in the layer with the longest name that its own begins with. "NAME:" is the
+# package's own file, which gathers what users import.
 BELOW: dict[str, list[str]] = {
     "narrowfloat._core": [],
     "narrowfloat.common": ["narrowfloat._core"],
@@ -44,7 +45,7 @@ BELOW: dict[str, list[str]] = {
     "narrowfloat.transformers": ["narrowfloat.pytorch:", "narrowfloat.pytorch.tensor"],
     "narrowfloat.te": ["narrowfloat.pytorch:", "narrowfloat.pytorch.tex", "narrowfloat.jax"],
 }
-# Modules that stand above the room whose folder they are in.
+# Modules that are in a higher layer than their folder.
 ABOVE: dict[str, str] = {
     "narrowfloat.pytorch._arrays": "narrowfloat.pytorch.tensor",
     "narrowfloat.pytorch._grouped": "narrowfloat.pytorch.tensor",
@@ -57,22 +58,22 @@ ABOVE: dict[str, str] = {
 
 
 class Import(NamedTuple):
-    """An import of another module, wherever it stands: one in a function is an arrow too."""
+    """An import of another module, wherever it stands: one in a function is a dependency too."""
 
     line: int
     target: str
 
 
-def rooms_below(room: str) -> set[str]:
-    """Returns every room that a room may import from, itself among them."""
-    return {room}.union(*(rooms_below(below) for below in BELOW[room]))
+def layers_below(layer: str) -> set[str]:
+    """Returns every layer that a layer may import from, itself among them."""
+    return {layer}.union(*(layers_below(below) for below in BELOW[layer]))
 
 
-def room_of(module: str) -> str | None:
-    """Returns the room of a module; None if it has no place among the arrows."""
+def layer_of(module: str) -> str | None:
+    """Returns the layer of a module; None if it has no row in the table of dependencies."""
     if module in ABOVE:
         return ABOVE[module]
-    fits = [room for room in BELOW if module == room or module.startswith(f"{room}.")]
+    fits = [layer for layer in BELOW if module == layer or module.startswith(f"{layer}.")]
     only_root = fits == ["narrowfloat"] and module.count(".") > 1
     return None if only_root or not fits else max(fits, key=len)
 
@@ -121,20 +122,20 @@ def offences(root: Path) -> Iterator[str]:
     for module, path in modules.items():
         if path.is_dir():
             continue
-        room = room_of(module)
-        if room is None:
-            yield f"{module}: has no place among the arrows"
+        layer = layer_of(module)
+        if layer is None:
+            yield f"{module}: has no row in the table of dependencies"
             continue
         for line, target in imports_of(ast.parse(path.read_text()), modules):
             if target != module:
                 graph.setdefault(module, set()).add(target)
-            below = room_of(target)
-            if below is not None and below not in rooms_below(room):
-                yield f"{module}:{line}: {target}: {room} must not know {below}"
+            below = layer_of(target)
+            if below is not None and below not in layers_below(layer):
+                yield f"{module}:{line}: {target}: {layer} must not know {below}"
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        yield "a circle of imports: " + " <- ".join(error.args[1])
+        yield "a cycle of imports: " + " <- ".join(error.args[1])
 
 
 def main() -> int:

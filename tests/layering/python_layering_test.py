@@ -26,7 +26,7 @@ QUANTIZER = "narrowfloat.pytorch.tensor.mxfp8_tensor"
 class PythonLayeringTest(unittest.TestCase):
     """One planted import a row."""
 
-    def test_back_arrows_are_found(self) -> None:
+    def test_upward_imports_are_found(self) -> None:
         rows = [
             (
                 "pytorch/tensor/storage/a.py",
@@ -56,17 +56,18 @@ class PythonLayeringTest(unittest.TestCase):
                 found = found_in({path: text, "pytorch/tensor/mxfp8_tensor.py": ""})
                 self.assertEqual(found, [f"{module}:{line}: {QUANTIZER}: {wrong}"])
 
-    def test_circles_inside_a_room_are_found(self) -> None:
+    def test_cycles_inside_a_layer_are_found(self) -> None:
         first = "from narrowfloat.pytorch.tensor.b import B"
         for second in ("import narrowfloat.pytorch.tensor.a",
                        "def late():\n    from narrowfloat.pytorch.tensor import a"):  # fmt: skip
             with self.subTest(second=second):
                 (found,) = found_in({"pytorch/tensor/a.py": first, "pytorch/tensor/b.py": second})
-                self.assertRegex(found, r"^a circle of imports: .*tensor\.(a|b) <- .*tensor\.(a|b)")
+                self.assertRegex(found, r"^a cycle of imports: .*tensor\.(a|b) <- .*tensor\.(a|b)")
 
     def test_a_folder_without_a_place_is_found(self) -> None:
         self.assertEqual(
-            found_in({"tools/a.py": ""}), ["narrowfloat.tools.a: has no place among the arrows"]
+            found_in({"tools/a.py": ""}),
+            ["narrowfloat.tools.a: has no row in the table of dependencies"],
         )
 
     def test_good_imports_pass(self) -> None:

@@ -9,125 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import folder_bytes, run, run_json
+from foreign_cases import CASES, case
 from foreign_model import (
     BF16,
     E4M3,
-    E8M0,
-    Tensors,
     codes,
     method,
-    packed,
-    power_values,
     powers,
     read_model,
     scales,
-    spread,
     write_model,
 )
 
 import narrowfloat as nf
-
-
-def case(name: str) -> tuple[Tensors, dict | None, Tensors]:
-    """The tensors of a file, its config.json, and the values that they stand for."""
-    w, s = codes((200, 320)), scales((2, 3))
-    wide = w.astype(np.float32)
-    tile = wide * spread(s, 128, 128, w.shape)
-    e8, fp4 = powers((200, 10)), packed((200, 320))
-    nv = scales((200, 20)).astype(E4M3) if name.startswith("nv") else None
-    gated, blocks = packed((3, 64, 96), 1), powers((3, 64, 3), 1)
-    if name == "deepseek":
-        return {"a.weight": w, "a.weight_scale_inv": s}, method("fp8"), {"a.weight": tile}
-    if name == "deepseek ue8m0":
-        p = powers((2, 3))
-        value = wide * spread(power_values(p), 128, 128, w.shape)
-        return (
-            {"a.weight": w, "a.weight_scale_inv": p.view(E8M0)},
-            method("fp8"),
-            {"a.weight": value},
-        )
-    if name == "deepseek-v4":
-        value = fp4[1] * spread(power_values(e8), 1, 32, w.shape)
-        tensors = {"a.weight": fp4[0].view(np.int8), "a.scale": e8.view(E8M0)}
-        return tensors, method("fp8", expert_dtype="fp4"), {"a.weight": value}
-    if name == "deepseek experts":
-        stacked = np.stack([w, w])
-        tensors = {
-            "e.experts.down_proj": stacked,
-            "e.experts.down_proj_scale_inv": np.stack([s, 2 * s]),
-        }
-        return tensors, method("fp8"), {"e.experts.down_proj": np.stack([tile, 2 * tile])}
-    if name == "deepseek 64":
-        small = scales((4, 5))
-        config = method("fp8", weight_block_size=[64, 64])
-        value = wide * spread(small, 64, 64, w.shape)
-        return {"a.weight": w, "a.weight_scale_inv": small}, config, {"a.weight": value}
-    if name == "tensor":
-        tensors = {"a.weight": w, "a.weight_scale_inv": np.float32(0.3).reshape(())}
-        return tensors, method("fp8"), {"a.weight": wide * np.float32(0.3)}
-    if name == "mxfp8":
-        value = wide * spread(power_values(e8), 1, 32, w.shape)
-        config = method("mxfp8", weight_block_size=[1, 32])
-        return {"a.weight": w, "a.weight_scale_inv": e8}, config, {"a.weight": value}
-    if name == "rows":
-        row = scales((200, 1))
-        return (
-            {"a.weight": w, "a.weight_scale": row},
-            method("fbgemm_fp8"),
-            {"a.weight": wide * row},
-        )
-    if name == "columns of experts":  # square: only the convention tells columns from rows
-        up, down = codes((2, 64, 96), 1), codes((2, 64, 64), 2)
-        per_up, per_down = scales((2, 1, 96)), scales((2, 64, 1), 1)
-        tensors = {"experts.gate_up_proj": up, "experts.gate_up_proj_scale": per_up}
-        tensors |= {"experts.down_proj": down, "experts.down_proj_scale": per_down}
-        values = {
-            "experts.gate_up_proj": up.astype(np.float32) * per_up,
-            "experts.down_proj": down.astype(np.float32) * per_down.swapaxes(1, 2),
-        }
-        return tensors, method("fbgemm_fp8"), values
-    if name == "ct bf16 scale":
-        row = scales((200, 1)).astype(BF16)
-        tensors = {"a.weight": w, "a.weight_scale": row, "a.input_scale": np.ones(1, np.float32)}
-        return tensors, method("compressed-tensors"), {"a.weight": wide * row.astype(np.float32)}
-    if name == "ct mxfp4":
-        value = fp4[1] * spread(power_values(e8), 1, 32, w.shape)
-        tensors = {"a.weight_packed": fp4[0], "a.weight_scale": e8}
-        return tensors, method("compressed-tensors"), {"a.weight": value}
-    if name == "nv ct":
-        scale = nv.astype(np.float32) / np.float32(700)
-        tensors = {"a.weight_packed": fp4[0], "a.weight_scale": nv}
-        tensors["a.weight_global_scale"] = np.full(1, 700, np.float32)
-        value = fp4[1] * spread(scale, 1, 16, w.shape)
-        return tensors, method("compressed-tensors"), {"a.weight": value}
-    if name == "nv modelopt":
-        scale = nv.astype(np.float32) * np.float32(0.007)
-        tensors = {"a.weight": fp4[0], "a.weight_scale": nv}
-        tensors["a.weight_scale_2"] = np.float32(0.007).reshape(())
-        tensors["a.input_scale"] = np.float32(1).reshape(())
-        return tensors, method("modelopt"), {"a.weight": fp4[1] * spread(scale, 1, 16, w.shape)}
-    if name == "modelopt four dimensions":
-        tensors = {"a.weight": w, "a.weight_scale": s.reshape(2, 1, 3, 1)}
-        return tensors, method("modelopt"), {"a.weight": tile}
-    if name == "gpt-oss":
-        value = gated[1] * np.repeat(power_values(blocks), 32, -1)
-        tensors = {
-            "experts.gate_up_proj_blocks": gated[0].reshape(3, 64, 3, 16),
-            "experts.gate_up_proj_scales": blocks,
-        }
-        transposed = np.ascontiguousarray(value.swapaxes(1, 2))
-        return tensors, method("mxfp4"), {"experts.gate_up_proj": transposed}
-    assert name == "comfyui"
-    tensors = {"scaled_fp8": np.zeros(2, E4M3), "a.weight": w}
-    tensors["a.scale_weight"] = np.float32(0.3).reshape(())
-    return tensors, None, {"a.weight": wide * np.float32(0.3)}
-
-
-CASES = [
-    "deepseek", "deepseek ue8m0", "deepseek-v4", "deepseek experts", "deepseek 64", "tensor",
-    "mxfp8", "rows", "columns of experts", "ct bf16 scale", "ct mxfp4", "nv ct", "nv modelopt",
-    "modelopt four dimensions", "gpt-oss", "comfyui",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

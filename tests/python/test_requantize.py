@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run, run_json
+from foreign_cases import case
 from foreign_model import E8M0, codes, method, packed, powers, read_model, write_model
-from test_conventions import case
 
 import narrowfloat as nf
 

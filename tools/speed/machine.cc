@@ -40,7 +40,7 @@ constexpr StreamKind kStreamKinds[] = {
     {"copy, non-temporal stores", Stores::kNontemporal, true},
 };
 
-/// The time that is left, and who is told of it.
+/// Tracks the time that is left, and reports progress.
 class Timer {
  public:
   Timer(double budget_seconds, const ProgressFn& progress)

@@ -8,8 +8,8 @@
 
 namespace narrowfloat::speed {
 
-/// Something that takes turns with others, so that a machine busy with something else slows all;
-/// the best of its turns counts.
+/// A function that is measured in turns with others, so that other work on the machine slows all of
+/// them. Its least time counts.
 struct Trial {
   std::function<void()> run;
   std::function<void()> prepare = {};  // before each run, not timed; may be empty

@@ -85,8 +85,8 @@ struct ConventionRow {
       {};                         // suffixes of tensors that change what codes mean
   std::string_view ignored = "";  // config.json's key for modules that are not quantized
   bool mixes = false;             // a model may have several formats, whose keys are then joined
-  std::span<const std::string_view> marks = {};           // suffixes of tensors that tell it
-  std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that tell it
+  std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
+  std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that do
   /// Returns the weights that the files describe; null if this convention does not. Errors:
   /// InvalidArgument if a description is damaged; Unsupported for a format that is not read;
   /// IoError.

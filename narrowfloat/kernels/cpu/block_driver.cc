@@ -75,7 +75,7 @@ class RowScales {
  private:
   static constexpr std::size_t kBlocks = 64;
 
-  /// Writes the gathered scales of a block: past the caches, if the codes are written so.
+  /// Writes the gathered scales of a block, with non-temporal stores if the codes are written so.
   void Write(std::size_t row, std::size_t block, const std::byte* scales) const {
     const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
     const std::size_t bytes = rows_ * scale_bytes_;
@@ -289,7 +289,7 @@ class BlockDriver {
   /// streamed, else in the first-level cache, from where whole lines are copied.
   template <class Encode>
   void Write(const MicroRun& run, std::size_t bytes, const Encode& encode) {
-    if (!run.nontemporal || CanStreamTo(run.codes)) return encode(run);
+    if (!run.nontemporal || IsNontemporalAligned(run.codes)) return encode(run);
     encode({run.items, run.next, staged_, false, run.copy});
     micro_.copy_nontemporal(staged_, bytes, run.codes);
   }
@@ -297,7 +297,8 @@ class BlockDriver {
   /// are staged: lines of two runs that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales) {
-    const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, kStreamBytes);
+    const bool in_place =
+        !rows.runs.first.nontemporal || AreAligned(rows.runs, kNontemporalAlignment);
     const bool copies_nontemporal =
         rows.runs.first.copy != nullptr && !geometry_.transposed && args_.nontemporal;
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);

@@ -2,8 +2,6 @@
 // Computes the amaxes of blocks along rows and of columns. Compiled once per instruction set.
 #pragma once
 
-#include <algorithm>
-
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"

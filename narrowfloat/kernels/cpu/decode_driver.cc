@@ -324,11 +324,13 @@ class DecodeDriver {
     return args_.out.Row(row) + col * kernels_.item_bytes;
   }
   /// Returns true if items can be written at `to` without staging; WriteRows stages more.
-  bool IsInPlace(const std::byte* to) const { return !args_.nontemporal || CanStreamTo(to); }
+  bool IsInPlace(const std::byte* to) const {
+    return !args_.nontemporal || IsNontemporalAligned(to);
+  }
 
   /// Calls decode(run) for a run of one row: in place, or in the first-level cache, from where
-  /// whole lines are copied past the caches. Requires: if in_place, IsInPlace(run.items); else
-  /// count <= kDecodeRun.
+  /// whole lines are copied with non-temporal stores. Requires: if in_place, IsInPlace(run.items);
+  /// else count <= kDecodeRun.
   template <class Decode>
   void Write(DecodeRuns run, std::size_t count, bool in_place, const Decode& decode) {
     run.nontemporal = args_.nontemporal && in_place;
@@ -351,7 +353,7 @@ class DecodeDriver {
     const auto in_place = [&](const std::byte* at, std::size_t stride) {
       const auto place = reinterpret_cast<std::uintptr_t>(at) | stride;
       return !args_.nontemporal ||
-             (follows ? place % kStreamBytes : (place | bytes) % kLineBytes) == 0;
+             (follows ? place % kNontemporalAlignment : (place | bytes) % kLineBytes) == 0;
     };
     if (is_even && in_place(runs.items, static_cast<std::size_t>(runs.item_stride))) {
       runs.nontemporal = args_.nontemporal;

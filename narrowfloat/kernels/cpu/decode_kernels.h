@@ -26,7 +26,7 @@ inline constexpr std::size_t kDecodeSide = 128;
 /// Runs of `rows` rows: the addresses of the first one, and the bytes from one row's address to the
 /// next one's. If `next` is not null, as many bytes are prefetched there as codes are read. With
 /// `nontemporal`, items bypass the caches; all rows of `items` must then be aligned to
-/// kStreamBytes.
+/// kNontemporalAlignment.
 struct DecodeRuns {
   const std::byte* codes;
   std::byte* items = nullptr;

@@ -126,7 +126,7 @@ TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
   }
 }
 
-/// Short runs, several rows, stores past the caches.
+/// Short runs, several rows, non-temporal stores.
 TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
   using Suite = DecodeKernelsTest<TypeParam>;
   const std::vector<float> scales(kDecodeRun + kDecodePadding, 0x1.8p-3f);

@@ -193,8 +193,8 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
 }
 
 /// Makes runs write their codes to the rowwise output, and copies of them to the patch that they
-/// were to go to. Rows are written past the caches only if all are aligned: parts of lines at the
-/// ends of short runs are not worth staging.
+/// were to go to. Rows are written with non-temporal stores only if all are aligned: parts of lines
+/// at the ends of short runs are not worth staging.
 inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
   runs.first.copy = runs.first.codes;
   runs.copy_stride = runs.code_stride;

@@ -5,7 +5,6 @@
 // give the same bits.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
-#include <array>
 #include <cmath>
 #include <utility>
 

@@ -65,10 +65,9 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// On x86, returns the vector in a form of which the compiler does not know how it came about:
-/// therefore it folds no constant, and does not load the vector again for its next use as another
-/// type. Such loads limit the speed of kernels, and twice so if they cross cache lines. Elsewhere
-/// returns it as it is.
+/// Returns the vector. On x86, hides its origin from the compiler, so that it folds no constant,
+/// and does not load the vector again for its next use as another type. Such loads limit the speed
+/// of kernels, and twice so if they cross cache lines.
 template <class V>
 HWY_INLINE V Opaque(V vector) {
 #if HWY_ARCH_X86

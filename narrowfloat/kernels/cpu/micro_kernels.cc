@@ -156,7 +156,7 @@ HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scal
 }
 
 HWY_INLINE bool IsWritable(const MicroRun& run) {
-  return !run.nontemporal || cpu::CanStreamTo(run.codes);
+  return !run.nontemporal || cpu::IsNontemporalAligned(run.codes);
 }
 
 /// Goes on from the r-th run to the next one.

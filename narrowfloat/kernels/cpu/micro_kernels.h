@@ -34,9 +34,9 @@ constexpr std::size_t IndexOf(const std::array<std::size_t, kCount>& lengths, st
 inline constexpr std::size_t kMicroBlocks = kMicroRun / kMxBlock;
 
 /// Bytes to whose multiples runs must be aligned for stores that bypass the caches.
-inline constexpr std::size_t kStreamBytes = 16;
-inline bool CanStreamTo(const std::byte* at) {
-  return reinterpret_cast<std::uintptr_t>(at) % kStreamBytes == 0;
+inline constexpr std::size_t kNontemporalAlignment = 16;
+inline bool IsNontemporalAligned(const std::byte* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % kNontemporalAlignment == 0;
 }
 
 /// Holds the addresses of the scales of adjacent blocks or columns. Each array has room for whole
@@ -52,7 +52,7 @@ struct MicroScales {
 
 /// A run of one row: `items` need no alignment. As many bytes as are read from `items` are
 /// prefetched at `next`. With `nontemporal`, codes bypass the caches; `codes` must then be aligned
-/// to kStreamBytes. If `copy` is not null, the codes are stored there too.
+/// to kNontemporalAlignment. If `copy` is not null, the codes are stored there too.
 struct MicroRun {
   const std::byte* items;
   const std::byte* next;

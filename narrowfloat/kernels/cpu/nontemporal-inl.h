@@ -68,8 +68,8 @@ HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::b
 /// Writes a run of output, one vector at a time.
 struct VectorWriter {
   std::uint8_t* to;
-  bool nontemporal = false;  // uses non-temporal stores; `to` is aligned to kStreamBytes
-  bool by_blocks = false;    // of kStreamBytes each, because `to` is not aligned to vectors
+  bool nontemporal = false;  // uses non-temporal stores; `to` is aligned to kNontemporalAlignment
+  bool by_blocks = false;  // of kNontemporalAlignment each, because `to` is not aligned to vectors
 
   /// Stores a vector `at` bytes after `to`.
   template <class D>
@@ -86,10 +86,10 @@ struct VectorWriter {
   HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, by_blocks}; }
 
  private:
-  /// Stores a vector by non-temporal stores of kStreamBytes each.
+  /// Stores a vector by non-temporal stores of kNontemporalAlignment each.
   template <class D>
   static HWY_INLINE void StreamBlocks(D d, hn::Vec<D> vector, hn::TFromD<D>* place) {
-    if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= cpu::kStreamBytes) {
+    if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= cpu::kNontemporalAlignment) {
       hn::Stream(vector, d, place);
     } else {
       const hn::Half<D> half;
@@ -99,9 +99,9 @@ struct VectorWriter {
   }
 };
 
-/// Returns the writer of a run. Requires: CanStreamTo(to), if it is to be non-temporal.
+/// Returns the writer of a run. Requires: IsNontemporalAligned(to), if it is to be non-temporal.
 HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
-  NF_DCHECK(!nontemporal || cpu::CanStreamTo(to));
+  NF_DCHECK(!nontemporal || cpu::IsNontemporalAligned(to));
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % HWY_MAX_BYTES == 0;
   return {reinterpret_cast<std::uint8_t*>(to), nontemporal, nontemporal && !is_aligned};
 }

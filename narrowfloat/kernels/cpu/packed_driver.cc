@@ -208,7 +208,7 @@ class PackedDriver {
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, geometry_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
-      const bool is_staged = is_edge || (args_.nontemporal && !CanStreamTo(codes));
+      const bool is_staged = is_edge || (args_.nontemporal && !IsNontemporalAligned(codes));
       Draw(strip.row + r, strip.col, cols);
       pack({rows[r], ItemsAt(args_, next, amax_.item_bytes), is_staged ? staged_ : codes,
             args_.nontemporal && !is_staged},

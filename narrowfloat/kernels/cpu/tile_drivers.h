@@ -19,7 +19,7 @@ void DriveColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile,
                     const ItemKernels& kernels, float* sums) noexcept;
 float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
                    const ItemKernels& kernels, float* sums) noexcept;
-/// Any format's kernels serve: the amaxes of items do not depend on it.
+/// Stores the amaxes of the tile's columns. `kernels` are those of the items' type.
 void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
                      const AmaxKernels& kernels, float* amaxes) noexcept;
 float DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,

@@ -51,7 +51,7 @@ class WholeDriver {
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
-      const bool staged = args_.nontemporal && !CanStreamTo(codes + i);
+      const bool staged = args_.nontemporal && !IsNontemporalAligned(codes + i);
       // With vectors of 512 bits, prefetches take more time than they save.
       const std::byte* next = micro_.vector_bytes < kLineBytes ? from + kBytesAhead : from;
       const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};

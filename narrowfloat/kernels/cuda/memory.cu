@@ -66,13 +66,6 @@ bool CanStartEarly() {
 }
 #endif
 
-int DeviceCount() noexcept {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  static_cast<void>(cudaGetLastError());
-  return 0;
-}
-
 void RequireDevice() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);

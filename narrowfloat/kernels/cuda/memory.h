@@ -9,9 +9,6 @@ namespace narrowfloat::cuda {
 /// A cudaStream_t; null is the default stream.
 using Stream = void*;
 
-/// Returns the number of devices; 0 without a driver.
-int DeviceCount() noexcept;
-
 /// Throws if there is no device to work on. Errors: DeviceError with the driver's reason.
 void RequireDevice();
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from narrowfloat import _core
+
 # Our names of the element formats, and ml_dtypes' names.
-ELEMENT_DTYPES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn"}
+ELEMENT_DTYPES: dict[str, str] = _core.ELEMENT_DTYPES
 
 
 def dtype_name(dtype: object) -> str | None:

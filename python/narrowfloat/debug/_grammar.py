@@ -44,8 +44,7 @@ OPERANDS: dict[str, tuple[str, ...]] = {
 AXES = ("gemms", "tensors")
 AXIS_KEYS = tuple(axis + suffix for axis in AXES for suffix in ("", "_struct"))
 
-# The arguments by which a layer's call of an api is routed, and by which its block is
-# narrowed by.
+# The arguments that route a layer's call of an api and narrow its block.
 SELECTORS: dict[str, tuple[str, ...]] = {
     "fp8_gemm_enabled": ("gemm",),
     "modify_tensor_enabled": ("tensor_name", "gemm"),

@@ -14,6 +14,10 @@ from narrowfloat import debug
 
 FEATURES = str(Path(debug.__file__).parent / "features")
 
+# Relative difference of a statistic from one in float64: two roundings to float32, 2^-24 each, as
+# two orders of the float64 sums may round to neighbours.
+STORED = 2.0**-23
+
 
 @contextlib.contextmanager
 def session(config: str | Mapping[str, Any] = "", **options: Any) -> Iterator[Path]:

@@ -10,7 +10,7 @@ import torch
 from narrowfloat.debug._statistic_names import check_fp8_statistic
 from narrowfloat.debug._statistic_values import count_nonzero_codes
 from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
-from sessions import section, session, te
+from sessions import STORED, section, session, te
 
 from narrowfloat import pytorch as nfp
 
@@ -78,12 +78,12 @@ def test_the_recipe_that_trains(recipe: str) -> None:
         feed(x, q, quantizer)
         found = flush()
     values = q.dequantize()
-    assert found["underflows%"] == pytest.approx(underflows(x, values), abs=1e-4)
+    assert found["underflows%"] == pytest.approx(underflows(x, values), rel=STORED)
     assert found["underflows%"] > 0
-    assert found["mse"] == pytest.approx(square_error(x, values), rel=1e-6)
+    assert found["mse"] == pytest.approx(square_error(x, values), rel=STORED)
     scales = (q._scale_inv if hasattr(q, "_scale_inv") else q._rowwise_scale_inv).double()
-    assert found["scale_inv_min"] == pytest.approx(float(scales[scales != 0].min()), rel=1e-6)
-    assert found["scale_inv_max"] == pytest.approx(float(scales.max()), rel=1e-6)
+    assert found["scale_inv_min"] == pytest.approx(float(scales[scales != 0].min()), rel=STORED)
+    assert found["scale_inv_max"] == pytest.approx(float(scales.max()), rel=STORED)
     for stat in BARE:
         assert found[f"{recipe}_{stat}"] == found[stat]
     assert q.get_usages() == usages
@@ -113,7 +113,7 @@ def test_columns(recipe: str, training: str) -> None:
         "fp8_block_scaling": nfp.Float8BlockQuantizer,
     }[recipe](elements, rowwise=False, columnwise=True)
     values = again(x).dequantize()
-    assert found[stats[0]] == pytest.approx(underflows(x, values), abs=1e-4)
+    assert found[stats[0]] == pytest.approx(underflows(x, values), rel=STORED)
 
 
 @pytest.mark.parametrize("direction", ["rowwise", "columnwise"])
@@ -133,7 +133,7 @@ def test_a_direction_that_the_layer_did_not_make(direction: str) -> None:
         rowwise_usage=direction == "rowwise", columnwise_usage=direction == "columnwise"
     )
     assert found[f"underflows%{suffix}"] == pytest.approx(
-        underflows(x, both.dequantize()), abs=1e-4
+        underflows(x, both.dequantize()), rel=STORED
     )
     assert q.get_usages()[direction] is False and quantizer.get_usages()[direction] is False
 
@@ -160,7 +160,7 @@ def test_another_recipe(training: str, recipe: str) -> None:
         values = nfp.MXFP8Quantizer(elements)(x).dequantize()
     else:
         values = nfp.Float8BlockQuantizer(elements, rowwise=True, columnwise=True)(x).dequantize()
-    assert found == {stat: pytest.approx(square_error(x, values), rel=1e-6)}
+    assert found == {stat: pytest.approx(square_error(x, values), rel=STORED)}
 
 
 @pytest.mark.parametrize(("dtype", "top"), [(E4M3, 448.0), (E5M2, 57344.0)])
@@ -187,7 +187,7 @@ def test_microbatches(recipe: str) -> None:
         together = flush()
         feed(x, quantizer(x), quantizer)
         once = flush()
-    assert together == pytest.approx(once, rel=1e-6)
+    assert together == pytest.approx(once, rel=STORED)
 
 
 def test_without_a_high_precision_tensor_there_are_scales() -> None:
@@ -228,7 +228,7 @@ def test_under_nvfp4_only_other_recipes() -> None:
         feed(x, q, quantizer)
         found = flush()
     values = nfp.MXFP8Quantizer(E4M3)(x).dequantize()
-    assert found["mxfp8_mse"] == pytest.approx(square_error(x, values), rel=1e-6)
+    assert found["mxfp8_mse"] == pytest.approx(square_error(x, values), rel=STORED)
     with (
         session(log_of("mse")),
         pytest.raises(
@@ -285,9 +285,9 @@ def test_nvfp4(wide: bool) -> None:
     values = q.dequantize()
     nibbles = torch.stack([q._rowwise_data % 16, q._rowwise_data // 16])
     lost = int(((nibbles == 0) | (nibbles == 8)).sum() - (x == 0).sum()) / x.numel() * 100
-    assert found["nvfp4_underflows%"] == pytest.approx(lost, abs=1e-4) and lost > 0
-    assert wide or lost == pytest.approx(underflows(x, values))
-    assert found["nvfp4_mse"] == pytest.approx(square_error(x, values), rel=1e-6)
+    assert found["nvfp4_underflows%"] == pytest.approx(lost, rel=STORED) and lost > 0
+    assert wide or lost == pytest.approx(underflows(x, values), rel=STORED)
+    assert found["nvfp4_mse"] == pytest.approx(square_error(x, values), rel=STORED)
 
 
 def test_nvfp4_of_other_formats_is_skipped() -> None:

@@ -11,7 +11,7 @@ LAST = 40
 
 
 def counted(start: int | None, end: int | None, pairs: list | None, freq: int) -> list[int]:
-    """The iterations up to LAST, by the words of the specification."""
+    """Returns the enabled iterations up to LAST, each tested by itself."""
     if pairs:
         intervals = [(low, LAST if high == -1 else high) for low, high in pairs]
     else:

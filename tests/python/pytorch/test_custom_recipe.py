@@ -142,7 +142,7 @@ def test_what_factories_may_not_return() -> None:
 
 
 def test_any_recipe_with_a_factory() -> None:
-    """The usage from the design: no roles, so the slots' places say what they are."""
+    """Without roles, the places of the slots decide the tensor types."""
     made = recipe.Float8CurrentScaling()
     made.set_quantizer_factory(current_scaling_ref_quantizer_factory)
     with warnings.catch_warnings():

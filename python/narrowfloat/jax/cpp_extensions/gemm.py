@@ -140,10 +140,8 @@ def _factors(
 def _are_of_one_family(left: ScaledTensor1x, right: ScaledTensor1x) -> bool:
     if ScalingMode.NO_SCALING in (left.scaling_mode, right.scaling_mode):
         return False
-    schemes = [operand.scaling_mode.get_scheme(operand.data.dtype) for operand in (left, right)]
-    blocks = [_core.block_of(scheme)[1] for scheme in schemes]
-    scales = [_core.scale_dtype_of(scheme) for scheme in schemes]
-    return blocks[0] == blocks[1] and scales[0] == scales[1]
+    first, second = (x.scaling_mode.get_scheme(x.data.dtype) for x in (left, right))
+    return _core.are_of_one_family(first, second)
 
 
 def _place(operand: ScaledTensor1x, dim: int) -> int:

@@ -17,11 +17,6 @@ def _matrix() -> np.ndarray:
     return np.ascontiguousarray(_core.hadamard_transform(identity).T)
 
 
-def get_sign_mask() -> int:
-    """Signs of the transform: bit k set negates item k of a group."""
-    return _core.HADAMARD_SIGN_MASK
-
-
 def get_rht_matrix() -> jax.Array:
     """Returns a diagonal of signs times Sylvester's matrix over the root of its size, in
     bfloat16.

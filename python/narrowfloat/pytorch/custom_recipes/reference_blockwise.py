@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import (
     Buffer,
@@ -85,13 +84,15 @@ def spread(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return scale.repeat_interleave(BLOCK, dim=1)[:, : shape[1]]
 
 
-class Float8BlockQuantizerRef(ReferenceQuantizer):
+class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
     """Makes Float8BlockTensorRef.
 
     dtype: torch.float8_e4m3fn or torch.float8_e5m2. block_scaling_dim: 1, runs of 128, or 2, tiles
     of 128 x 128. pow_2_scales: scales are rounded down to powers of two. eps: the least amax a
     scale is made of. Errors: ValueError for another block_scaling_dim.
     """
+
+    TENSOR = Float8BlockTensorRef
 
     def __init__(
         self,
@@ -112,20 +113,6 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         self.pow_2_scales = pow_2_scales
         self.eps = eps
         self.block_scaling_dim = block_scaling_dim
-
-    def quantize_impl(self, tensor: torch.Tensor) -> Float8BlockTensorRef:
-        """Returns a new tensor of codes. Shapes: any; flattened to M x K.
-
-        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
-        """
-        return Float8BlockTensorRef(
-            **self._buffers(self.as_matrix(tensor)),
-            dtype=tensor.dtype,
-            device=tensor.device,
-            quant_dtype=self.dtype,
-            original_shape=tuple(tensor.shape),
-            _quantizer=self,
-        )
 
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
         x = x.reshape(-1, x.shape[-1] if x.ndim else 1)
@@ -159,22 +146,6 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
             scale = torch.where(clamped.isinf(), 0.0, power)
         return torch.where(clamped == 0, 1.0, scale)
 
-    def update_quantized(
-        self,
-        src: torch.Tensor,
-        dst: Quantized,
-        *,
-        noop_flag: torch.Tensor | None = None,
-    ) -> Quantized:
-        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
-        if noop_flag is not None and noop_flag.item() != 0:
-            return dst
-        for name, buffer in self._buffers(self.as_matrix(src)).items():
-            setattr(dst, name, buffer)
-        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
-        dst.original_shape, dst._quantizer = tuple(src.shape), self
-        return dst
-
     def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
@@ -185,12 +156,6 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
     ) -> Float8BlockTensorRef:
         """Returns a tensor that update_quantized() fills."""
         return self.quantize_impl(torch.zeros(tuple(shape), dtype=dtype, device=device))
-
-    def dequantize(
-        self, tensor: Float8BlockTensorRef, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
-        return tensor.dequantize(dtype)
 
     def qgemm(
         self,

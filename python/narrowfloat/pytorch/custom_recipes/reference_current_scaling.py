@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._types import Group, Quantized
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import (
     Buffer,
@@ -108,7 +108,7 @@ class CurrentScalingTensorRef(ReferenceTensor):
         return values if self.original_shape is None else values.reshape(self.original_shape)
 
 
-class CurrentScalingQuantizerRef(ReferenceQuantizer):
+class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
     """Makes CurrentScalingTensorRef.
 
     dtype: torch.float8_e4m3fn or torch.float8_e5m2. pow_2_scales: scales are rounded down to powers
@@ -116,6 +116,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     the largest of all processes of amax_reduction_group.
     """
 
+    TENSOR = CurrentScalingTensorRef
     supports_allgather_fp8 = True
 
     def __init__(
@@ -134,22 +135,6 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         self.eps = eps
         self.with_amax_reduction = with_amax_reduction
         self.amax_reduction_group = amax_reduction_group
-
-    def quantize_impl(self, tensor: torch.Tensor) -> CurrentScalingTensorRef:
-        """Returns a new tensor of codes. Shapes: any; more than two dimensions are flattened to M x
-        K.
-
-        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
-        """
-        x = self.as_matrix(tensor)
-        return CurrentScalingTensorRef(
-            **self._buffers(x),
-            dtype=tensor.dtype,
-            device=tensor.device,
-            quant_dtype=self.dtype,
-            original_shape=tuple(tensor.shape),
-            _quantizer=self,
-        )
 
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
         scale, scale_inv = self.scale_of(x)
@@ -184,22 +169,6 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         scale = torch.where(clamped == 0, 1.0, scale)
         return scale, torch.reciprocal(scale)
 
-    def update_quantized(
-        self,
-        src: torch.Tensor,
-        dst: Quantized,
-        *,
-        noop_flag: torch.Tensor | None = None,
-    ) -> Quantized:
-        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
-        if noop_flag is not None and noop_flag.item() != 0:
-            return dst
-        for name, buffer in self._buffers(self.as_matrix(src)).items():
-            setattr(dst, name, buffer)
-        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
-        dst.original_shape = tuple(src.shape)
-        return dst
-
     def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
@@ -225,12 +194,6 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
             original_shape=(rows, cols),
             _quantizer=self,
         )
-
-    def dequantize(
-        self, tensor: CurrentScalingTensorRef, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
-        return tensor.dequantize(dtype)
 
     def qgemm(
         self,

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     NVFP4Blocks,
@@ -104,7 +103,7 @@ class NVFP4TensorRef(ReferenceTensor):
         return values.to(dtype or self.dtype).reshape(self.original_shape)
 
 
-class NVFP4QuantizerRef(ReferenceQuantizer):
+class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
     """Makes NVFP4TensorRef.
 
     quant_tile_shape: (1, 16) or (16, 16); with pow_2_scales (1, 32), whose scales are powers of two
@@ -112,9 +111,11 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     each block takes the better of two scales, by the mean absolute or squared error ("MAE", "MSE").
     with_rht: the transposed matrix goes through the random Hadamard transform. eps is kept for
     callers that set it; NVFP4 has none.
+    Shapes: K is even for rowwise codes, M for columnwise ones.
     Errors: ValueError for another tile, error mode or largest block scale.
     """
 
+    TENSOR = NVFP4TensorRef
     supports_allgather_fp8 = False
 
     def __init__(
@@ -153,20 +154,6 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
             fast_error=nvfp4_4over6_err_use_fast_math,
         )
 
-    def quantize_impl(self, tensor: torch.Tensor) -> NVFP4TensorRef:
-        """Returns a new tensor of codes. Shapes: flattened to M x K; both even for both directions.
-
-        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
-        """
-        return NVFP4TensorRef(
-            **self._buffers(self.as_matrix(tensor)),
-            dtype=tensor.dtype,
-            device=tensor.device,
-            quant_dtype=self.dtype,
-            original_shape=tuple(tensor.shape),
-            _quantizer=self,
-        )
-
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
         buffers = dict.fromkeys(NVFP4TensorRef.BUFFERS)
         if self.rowwise_usage:
@@ -190,22 +177,6 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         magnitudes = x.abs().float()
         return magnitudes.amax(dim=1) if self.row_scaled_nvfp4 else magnitudes.amax().reshape(1)
 
-    def update_quantized(
-        self,
-        src: torch.Tensor,
-        dst: Quantized,
-        *,
-        noop_flag: torch.Tensor | None = None,
-    ) -> Quantized:
-        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
-        if noop_flag is not None and noop_flag.item() != 0:
-            return dst
-        for name, buffer in self._buffers(self.as_matrix(src)).items():
-            setattr(dst, name, buffer)
-        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
-        dst.original_shape, dst._quantizer = tuple(src.shape), self
-        return dst
-
     def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
@@ -219,10 +190,6 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         zeros = torch.zeros(tuple(shape), dtype=dtype, device=device)
         made: Any = self.quantize(zeros)
         return made
-
-    def dequantize(self, tensor: NVFP4TensorRef, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
-        return tensor.dequantize(dtype)
 
     def transpose_qresult(self, qresult: NVFP4TensorRef) -> NoReturn:
         """Raises NotImplementedError: scales of blocks are not those of the transpose."""

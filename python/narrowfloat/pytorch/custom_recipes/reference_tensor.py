@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
@@ -86,10 +86,18 @@ class ReferenceTensor(QuantizedTensorStorage):
         )
 
 
-class ReferenceQuantizer(Quantizer["ReferenceTensor"]):
-    """A quantizer that is always inside of a layer, and whose tensors are reference tensors."""
+TensorT = TypeVar("TensorT", bound=ReferenceTensor)
+
+
+class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
+    """A quantizer that is always inside of a layer, and whose tensors are reference tensors.
+
+    A subclass computes codes and scales in _buffers().
+    """
 
     custom: ClassVar[bool] = True
+    TENSOR: ClassVar[type[Any]]  # what it makes
+    dtype: Any  # of the codes
     # A saved tensor has no process group.
     with_amax_reduction = False
 
@@ -101,16 +109,50 @@ class ReferenceQuantizer(Quantizer["ReferenceTensor"]):
         """Returns a quantizer with the same settings."""
         return copy.copy(self)
 
+    def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        """Returns the buffers of x quantized, by the names of the tensor's fields.
+
+        Shapes: as as_matrix() returns.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: _buffers() is missing")
+
     def quantize(
         self, tensor: torch.Tensor, *, out: Quantized | None = None, **_: object
-    ) -> ReferenceTensor:
+    ) -> TensorT:
         """Returns `tensor` quantized, in `out` or in a new tensor. Errors: as quantize_impl()."""
-        made: Any = out
-        if out is None:
-            made = self.quantize_impl(tensor)
-        else:
-            self.update_quantized(tensor, out)
+        made: Any = (
+            self.quantize_impl(tensor) if out is None else self.update_quantized(tensor, out)
+        )
         return made
+
+    def quantize_impl(self, tensor: torch.Tensor) -> TensorT:
+        """Returns a new tensor of codes. Shapes: any; more than two dimensions are flattened to M x
+        K.
+
+        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
+        """
+        made: Any = self.update_quantized(tensor, self.TENSOR())
+        return made
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: Quantized,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
+        if noop_flag is not None and noop_flag.item() != 0:
+            return dst
+        for name, buffer in self._buffers(self.as_matrix(src)).items():
+            setattr(dst, name, buffer)
+        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
+        dst.original_shape, dst._quantizer = tuple(src.shape), self
+        return dst
+
+    def dequantize(self, tensor: TensorT, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
+        return tensor.dequantize(dtype)
 
     def _get_compatible_recipe(self) -> None:
         """Returns None: no recipe of the library makes this quantizer."""

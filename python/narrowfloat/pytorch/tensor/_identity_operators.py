@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -82,8 +84,8 @@ def _as_strided(
     return over(tensor, data.as_strided(size, stride, offset))
 
 
-@implements(aten.new_zeros.default, IdentityTensor)
-def _new_zeros(
+def _new(
+    make: Callable[..., torch.Tensor],
     tensor: IdentityTensor,
     size: list[int],
     *,
@@ -94,24 +96,11 @@ def _new_zeros(
 ) -> IdentityTensor:
     held = tensor._hp_data.dtype if dtype is None else dtype
     target = tensor.device if device is None else device
-    data = torch.zeros(size, dtype=held, device=target, pin_memory=bool(pin_memory))
-    return over(tensor, data, dtype)
+    return over(tensor, make(size, dtype=held, device=target, pin_memory=bool(pin_memory)), dtype)
 
 
-@implements(aten.new_empty.default, IdentityTensor)
-def _new_empty(
-    tensor: IdentityTensor,
-    size: list[int],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-) -> IdentityTensor:
-    held = tensor._hp_data.dtype if dtype is None else dtype
-    target = tensor.device if device is None else device
-    data = torch.empty(size, dtype=held, device=target, pin_memory=bool(pin_memory))
-    return over(tensor, data, dtype)
+implements(aten.new_zeros.default, IdentityTensor)(functools.partial(_new, torch.zeros))
+implements(aten.new_empty.default, IdentityTensor)(functools.partial(_new, torch.empty))
 
 
 @implements(aten.empty_like.default, IdentityTensor)

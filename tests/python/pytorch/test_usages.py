@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usages that must run as they stand in the documents the library was made from."""
+"""Spellings of TransformerEngine's classes that programs use; each must run as it stands."""
 
 import torch
 from narrowfloat.common.recipe import Float8CurrentScaling

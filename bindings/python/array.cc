@@ -44,7 +44,14 @@ void ViewBuffer(ArrayView& array, DType dtype) {
   array.view.data = static_cast<std::byte*>(buffer.buf);
   array.view.dtype = dtype;
   array.view.shape.assign(buffer.shape, buffer.shape + buffer.ndim);
-  array.view.strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+  if (buffer.strides != nullptr) {
+    array.view.strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+  } else {  // ctypes: contiguous
+    array.view.strides.resize(array.view.shape.size());
+    auto step = static_cast<std::ptrdiff_t>(ItemSize(dtype));
+    for (std::size_t i = array.view.shape.size(); i-- > 0; step *= array.view.shape[i])
+      array.view.strides[i] = step;
+  }
   array.writable = buffer.readonly == 0;
 }
 

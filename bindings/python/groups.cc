@@ -17,7 +17,7 @@ namespace narrowfloat::python {
 namespace {
 
 nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes,
-                              std::string_view scheme, bool rowwise, bool columnwise,
+                              std::string_view scheme, Flag rowwise, Flag columnwise,
                               const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "grouped_quantize";
   const CallOptions options =
@@ -50,8 +50,8 @@ nb::str NameOf(Role role) {
   return nb::str(name.c_str(), name.size());
 }
 
-nb::dict PlanGroups(const nb::object& shapes, std::string_view scheme, bool rowwise,
-                    bool columnwise, const nb::kwargs& kwargs) {
+nb::dict PlanGroups(const nb::object& shapes, std::string_view scheme, Flag rowwise,
+                    Flag columnwise, const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "plan_grouped";
   const QuantSpec spec =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecOnly).spec;
@@ -73,11 +73,11 @@ nb::dict PlanGroups(const nb::object& shapes, std::string_view scheme, bool roww
 }
 
 /// Returns, as tensors, views of the groups' parts of the packed arrays.
-nb::list GroupTensors(const GroupedPlan& plan, DType dtype,
+nb::list GroupTensors(const GroupedPlan& plan, const std::vector<ConstTensorView>& ins,
                       const std::array<nb::object, kRoleCount>& packed) {
   nb::list tensors;
   for (std::size_t g = 0; g < plan.shapes.size(); ++g) {
-    QuantizedTensor tensor{plan.spec, plan.shapes[g], dtype, {}};
+    QuantizedTensor tensor{plan.spec, plan.shapes[g], ins[g].dtype, {}};
     if (tensor.spec.stochastic_rounding) tensor.spec.offset += g;
     for (const PackedBuffer& buffer : plan.buffers) {
       const GroupSlice& slice = buffer.groups[g];
@@ -91,8 +91,8 @@ nb::list GroupTensors(const GroupedPlan& plan, DType dtype,
   return tensors;
 }
 
-nb::tuple GroupedQuantizePacked(const nb::object& tensors, std::string_view scheme, bool rowwise,
-                                bool columnwise, const nb::kwargs& kwargs) {
+nb::tuple GroupedQuantizePacked(const nb::object& tensors, std::string_view scheme, Flag rowwise,
+                                Flag columnwise, const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "grouped_quantize_packed";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
@@ -122,8 +122,7 @@ nb::tuple GroupedQuantizePacked(const nb::object& tensors, std::string_view sche
     const nb::gil_scoped_release unlocked;
     GroupedQuantize(ins, BindGroups(plan, memory), options.MakeExecution());
   }
-  const DType dtype = ins.empty() ? DType::kFloat32 : ins.front().dtype;
-  return nb::make_tuple(GroupTensors(plan, dtype, packed), buffers);
+  return nb::make_tuple(GroupTensors(plan, ins, packed), buffers);
 }
 
 }  // namespace

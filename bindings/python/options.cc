@@ -82,10 +82,12 @@ std::string_view KeyText(nb::handle key) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// Keeps integers that fit 64 bits; converts others as floats.
+/// Keeps integers, NumPy's too, that fit 64 bits; converts others as floats.
 SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
-  const auto integer = PyLong_AsUnsignedLongLong(value.ptr());
-  if (PyErr_Occurred() == nullptr) return std::uint64_t{integer};
+  const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
+  if (!integer.is_valid()) nb::raise_python_error();
+  const auto bits = PyLong_AsUnsignedLongLong(integer.ptr());
+  if (PyErr_Occurred() == nullptr) return std::uint64_t{bits};
   PyErr_Clear();
   return ParseNumber(verb, key, value);
 }
@@ -99,8 +101,9 @@ bool Takes(std::string_view key) {
 
 SpecValue ParseValue(const char* verb, std::string_view key, nb::handle value) {
   if (PyBool_Check(value.ptr())) return value.is(Py_True);
-  if (PyLong_Check(value.ptr()) && Takes<std::uint64_t QuantSpec::*>(key))
-    return IntegerOf(verb, key, value);
+  const bool is_integer = PyLong_Check(value.ptr()) || (PyIndex_Check(value.ptr()) != 0 &&
+                                                        nb::isinstance(value, Np().integer_type));
+  if (is_integer && Takes<std::uint64_t QuantSpec::*>(key)) return IntegerOf(verb, key, value);
   if (PyUnicode_Check(value.ptr()) && Takes<FourOverSix QuantSpec::*>(key)) return KeyText(value);
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return ParseNumber(verb, key, value);
   if (nb::isinstance(value, Np().bool_type)) return PyObject_IsTrue(value.ptr()) == 1;
@@ -171,6 +174,12 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
   }
   ValidateSpec(parsed.spec);
   return parsed;
+}
+
+std::optional<Flag> ParseFlag(nb::handle value) {
+  if (PyBool_Check(value.ptr())) return Flag{value.is(Py_True)};
+  if (nb::isinstance(value, Np().bool_type)) return Flag{PyObject_IsTrue(value.ptr()) == 1};
+  return std::nullopt;
 }
 
 float ParseFloat(const char* verb, std::string_view key, nb::handle value) {

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <string_view>
 
 #include "narrowfloat/ops/execution.h"
@@ -11,6 +12,16 @@
 namespace narrowfloat::python {
 
 namespace nb = nanobind;
+
+/// A direction of a call. Made of bool and of NumPy's.
+struct Flag {
+  bool is_set = false;
+
+  operator bool() const { return is_set; }  // NOLINT(google-explicit-constructor): reads as bool
+};
+
+/// Returns the flag, or nothing for another type.
+std::optional<Flag> ParseFlag(nb::handle value);
 
 /// The keyword options of one call.
 struct CallOptions {
@@ -40,3 +51,14 @@ float ParseFloat(const char* verb, std::string_view key, nb::handle value);
 Execution ParseExecution(const char* verb, const nb::kwargs& options);
 
 }  // namespace narrowfloat::python
+
+template <>
+struct nanobind::detail::type_caster<narrowfloat::python::Flag> {
+  NB_TYPE_CASTER(narrowfloat::python::Flag, const_name("bool"))
+
+  bool from_python(handle source, std::uint8_t /*flags*/, cleanup_list* /*cleanup*/) noexcept {
+    const auto flag = narrowfloat::python::ParseFlag(source);
+    if (flag) value = *flag;
+    return flag.has_value();
+  }
+};

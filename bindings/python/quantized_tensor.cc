@@ -210,7 +210,14 @@ nb::tuple StateOf(const QuantizedTensor& tensor) {
 }
 
 /// Constructs `tensor`, which has no value yet.
+/// Errors: TypeError for what __getstate__ does not return.
 void SetState(QuantizedTensor& tensor, const nb::tuple& state) {
+  if (nb::len(state) != 4 || !nb::isinstance<nb::str>(state[0])) {
+    throw nb::type_error(fmt::format("pickle: the state must be (spec, shape, dtype, buffers), got "
+                                     "{}",
+                                     nb::repr(state).c_str())
+                             .c_str());
+  }
   QuantizedTensor made;
   made.spec = ParseQuantSpec(nb::cast<std::string>(state[0]));
   made.shape = ParseShape("pickle", state[1]);

@@ -55,8 +55,8 @@ TensorMemory ViewOutputBuffers(const char* verb, const QuantizedTensor& tensor,
   return held;
 }
 
-nb::object QuantizeArray(const nb::object& x, std::string_view scheme, bool rowwise,
-                         bool columnwise, const nb::object& out, const nb::kwargs& kwargs) {
+nb::object QuantizeArray(const nb::object& x, std::string_view scheme, Flag rowwise,
+                         Flag columnwise, const nb::object& out, const nb::kwargs& kwargs) {
   const CallOptions options =
       ParseOptions("quantize", scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
   const ArrayView in = ViewInput("quantize", x);
@@ -71,8 +71,8 @@ nb::object QuantizeArray(const nb::object& x, std::string_view scheme, bool roww
   return result;
 }
 
-nb::tuple QuantizeDbiasArray(const nb::object& x, std::string_view scheme, bool rowwise,
-                             bool columnwise, const nb::object& out, const nb::kwargs& kwargs) {
+nb::tuple QuantizeDbiasArray(const nb::object& x, std::string_view scheme, Flag rowwise,
+                             Flag columnwise, const nb::object& out, const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "quantize_dbias";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
@@ -137,8 +137,8 @@ QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& 
   return result;
 }
 
-QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, bool rowwise,
-                                 bool columnwise, const nb::object& between,
+QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, Flag rowwise,
+                                 Flag columnwise, const nb::object& between,
                                  const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "requantize";
   const CallOptions options =
@@ -182,8 +182,8 @@ nb::object BlockScalesArray(const nb::object& q, bool columnwise) {
   return result;
 }
 
-QuantizedTensor EmptyTensor(const nb::object& shape, std::string_view scheme, bool rowwise,
-                            bool columnwise, const nb::object& dtype, const nb::kwargs& options) {
+QuantizedTensor EmptyTensor(const nb::object& shape, std::string_view scheme, Flag rowwise,
+                            Flag columnwise, const nb::object& dtype, const nb::kwargs& options) {
   const QuantSpec spec =
       ParseOptions("empty", scheme, rowwise, columnwise, options, OptionScope::kSpecOnly).spec;
   return NewTensor(spec, ParseShape("empty", shape), ParseFloatDType("empty", dtype), Fill::kZero);

@@ -7,7 +7,9 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <new>
 #include <string>
 #include <utility>
@@ -384,6 +386,20 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
   EXPECT_EQ(Refusal([&] { Dequantize(quantized_, apart); }),
             "dequantize: the output must have adjacent items in its last dimension, got a stride "
             "of 4 bytes");
+  for (const std::ptrdiff_t stride : {0, 510, -510}) {
+    apart.strides = {stride, 2};
+    EXPECT_EQ(Refusal([&] { Dequantize(quantized_, apart); }),
+              fmt::format("dequantize: the output must have rows that do not overlap, got rows of "
+                          "512 bytes and a stride of {}",
+                          stride));
+  }
+  constexpr std::ptrdiff_t kFurthest = std::numeric_limits<std::ptrdiff_t>::max();
+  for (const std::ptrdiff_t stride : {kFurthest, kFurthest / 127, -kFurthest - 1}) {
+    apart.strides = {stride, 2};
+    EXPECT_EQ(Refusal([&] { Dequantize(quantized_, apart); }),
+              fmt::format("dequantize: the output must lie within memory, got a stride of {} bytes",
+                          stride));
+  }
   const QuantSpec spec = ParseQuantSpec("nvfp4");
   EXPECT_EQ(Refusal([&] { FakeQuantize(in_, spec, narrow); }),
             "fake_quantize: the output must have shape 128x256, got 128x255");

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <limits>
+#include <type_traits>
+
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -13,6 +17,30 @@ void CheckHasData(std::string_view verb, std::string_view name, const BasicTenso
   if (view.data != nullptr || FlattenShape(view.shape).Size() == 0) return;
   throw InvalidArgument(
       fmt::format("{}: {} must have data for its elements, got a null pointer", verb, name));
+}
+
+/// Checks the strides of dimensions of more than one row.
+template <class Byte>
+void CheckStrides(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view) {
+  const auto row = view.shape.back() * static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
+  std::ptrdiff_t reach = row;
+  for (std::size_t i = 0; i + 1 < view.shape.size(); ++i) {
+    if (view.shape[i] == 1) continue;
+    const std::ptrdiff_t stride = view.strides[i];
+    std::ptrdiff_t span = 0;
+    if (stride == std::numeric_limits<std::ptrdiff_t>::min() ||
+        __builtin_mul_overflow(std::abs(stride), view.shape[i] - 1, &span) ||
+        __builtin_add_overflow(reach, span, &reach)) {
+      throw InvalidArgument(fmt::format("{}: {} must lie within memory, got a stride of {} bytes",
+                                        verb, name, stride));
+    }
+    if (!std::is_const_v<Byte> && std::abs(stride) < row) {
+      throw InvalidArgument(fmt::format(
+          "{}: {} must have rows that do not overlap, got rows of {} bytes and a stride "
+          "of {}",
+          verb, name, row, stride));
+    }
+  }
 }
 
 }  // namespace
@@ -31,12 +59,13 @@ void CheckRows(std::string_view verb, std::string_view name, const BasicTensorVi
   const MatrixShape matrix = FlattenShape(view.shape);
   if (matrix.Size() == 0) return;
   CheckHasData(verb, name, view);
-  if (dense || matrix.cols == 1) return;
-  if (view.strides.back() != static_cast<std::ptrdiff_t>(ItemSize(view.dtype))) {
+  if (dense) return;
+  if (matrix.cols > 1 && view.strides.back() != static_cast<std::ptrdiff_t>(ItemSize(view.dtype))) {
     throw InvalidArgument(fmt::format(
         "{}: {} must have adjacent items in its last dimension, got a stride of {} bytes", verb,
         name, view.strides.back()));
   }
+  CheckStrides(verb, name, view);
 }
 
 template void CheckRows(std::string_view, std::string_view, const TensorView&);

@@ -11,7 +11,8 @@ namespace narrowfloat {
 
 /// Checks a tensor of rows; `verb` and `name` begin the messages.
 /// Errors: InvalidArgument if the view is not a float tensor with adjacent items in its last
-/// dimension, or has elements and no data.
+/// dimension, has elements and no data, reaches further than memory, or, of a tensor that is
+/// written, if a stride is shorter than a row.
 template <class Byte>
 void CheckRows(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view);
 

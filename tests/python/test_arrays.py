@@ -2,6 +2,8 @@
 """Tests arguments that are arrays: layouts, protocols, read-only memory, `out=`, and errors."""
 
 import array
+import ctypes
+import multiprocessing
 import re
 
 import ml_dtypes
@@ -119,6 +121,16 @@ def test_buffer_protocol() -> None:
         nf.quantize(view[::2], "fp8_e4m3", scale=1.0),
         nf.quantize(np.array(values, np.float32)[::2].copy(), "fp8_e4m3", scale=1.0),
     )
+
+
+def test_ctypes_arrays_have_no_strides() -> None:
+    values = np.arange(64, dtype=np.float32).reshape(2, 32) - 20
+    rows = ((ctypes.c_float * 32) * 2).from_buffer_copy(values)
+    expected = nf.quantize(values, "mxfp8_e4m3")
+    assert same_buffers(nf.quantize(rows, "mxfp8_e4m3"), expected)
+    shared = multiprocessing.RawArray("f", 64)
+    nf.dequantize(nf.quantize(values.reshape(64), "mxfp8_e4m3"), out=shared)
+    np.testing.assert_array_equal(np.array(shared), expected.dequantize().reshape(64))
 
 
 class OnlyDlpack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -47,3 +48,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     made = nf.QuantizedTensor.__new__(nf.QuantizedTensor)
     with pytest.raises(ValueError, match="must have shape"):
         made.__setstate__((spec, (64, 64), dtype, buffers))
+    for state in [(), (spec,), (3, (64, 64), dtype, buffers)]:
+        message = f"pickle: the state must be (spec, shape, dtype, buffers), got {state!r}"
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            made.__setstate__(state)

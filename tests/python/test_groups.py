@@ -70,6 +70,15 @@ def test_packed_groups_are_views_of_one_buffer(scheme: str) -> None:
         assert_same(group.dequantize(), nf.quantize(tensor, scheme).dequantize(), scheme)
 
 
+def test_packed_groups_keep_their_dtypes() -> None:
+    x = RNG.standard_normal((4, 32))
+    dtypes = [np.float16, np.float32, ml_dtypes.bfloat16]
+    groups, _ = nf.grouped_quantize_packed([x.astype(dtype) for dtype in dtypes], "mxfp8_e4m3")
+    for group, dtype in zip(groups, dtypes, strict=True):
+        assert group.dtype == dtype and group.dequantize().dtype == dtype
+        same_buffers(group, nf.quantize(x.astype(dtype), "mxfp8_e4m3"))
+
+
 def test_packed_groups_count_random_numbers_as_groups_do() -> None:
     x = RNG.standard_normal((32, 32)).astype(np.float32)
     options = {"stochastic_rounding": True, "seed": 1, "offset": 5}

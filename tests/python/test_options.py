@@ -132,6 +132,24 @@ def test_every_value_of_scale_and_amax_is_taken(option: str, value: float) -> No
     assert all(bytes_of(q) == bytes_of(made[0]) for q in made)
 
 
+@pytest.mark.parametrize("seed", [2**24 + 1, 2**40, 2**63 - 1, 2**64 - 1])
+def test_seeds_of_numpy_are_integers(seed: int) -> None:
+    types = [int, np.uint64] + [np.int64] * (seed < 2**63)
+    made = [
+        nf.quantize(X, "nvfp4", stochastic_rounding=True, seed=as_type(seed), offset=as_type(seed))
+        for as_type in types
+    ]
+    assert {q.spec for q in made} == {f"nvfp4:offset={seed},seed={seed},stochastic_rounding=1"}
+    assert all(bytes_of(q) == bytes_of(made[0]) for q in made)
+
+
+def test_directions_are_bools_of_numpy_too() -> None:
+    q = nf.quantize(X, "mxfp8_e4m3", rowwise=np.False_, columnwise=np.True_)
+    assert q.spec == "mxfp8_e4m3:columnwise=1,rowwise=0"
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        nf.quantize(X, "mxfp8_e4m3", columnwise=1)
+
+
 def test_none_means_not_given() -> None:
     q = nf.quantize(X, "fp8_e4m3", scale=None, amax=None, noop=None, threads=None)
     assert q.spec == "fp8_e4m3"

@@ -193,6 +193,19 @@ def assert_rounded(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> N
     assert ((y.double() - want).abs() <= steps + least + 2.0**-50 * (1 + size)).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.5}, {"gelu": True}])
+@pytest.mark.parametrize("family", ["current", "nvfp4", "plain"])
+def test_a_beta_of_zero_does_not_read_the_output(family: str, options: dict) -> None:
+    b, a, *_ = operands("current" if family == "plain" else family, "TN")
+    if family == "plain":
+        b, a = b.dequantize(), a.dequantize()
+    want = general_gemm(a, b, torch.float32, **options)[0]
+    for shape in ((M, N), (2, M // 2, N)):
+        out = torch.full(shape, torch.nan)
+        y = general_gemm(a, b, out=out, accumulate=True, beta=0.0, **options)[0]
+        assert y is out and torch.equal(out.reshape(M, N), want)
+
+
 @pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_alpha_keeps_the_order_of_a_plain_products_sums(dtype: torch.dtype, layout: str) -> None:
@@ -440,6 +453,10 @@ def test_plain_operands() -> None:
          "general_gemm: Output tensor is not contiguous."),
         ({"out": torch.zeros(M, N + 1)}, ValueError,
          "general_gemm: out must be (64, 96) torch.float32, got (64, 97) torch.float32"),
+        ({"out": torch.zeros(N, M)}, ValueError,
+         "general_gemm: out must be (64, 96) torch.float32, got (96, 64) torch.float32"),
+        ({"out": torch.zeros(M * N)}, ValueError,
+         "general_gemm: out must be (64, 96) torch.float32, got (6144,) torch.float32"),
         ({"out": torch.zeros(M, N), "out_dtype": torch.float16}, ValueError,
          "general_gemm: out must be (64, 96) torch.float16, got (64, 96) torch.float32"),
         ({"A": None}, RuntimeError, "general_gemm: an operand has no rowwise data"),

@@ -74,6 +74,8 @@ def multiply(a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output
     """
     sizes = product_sizes(a, b, layout)
     _check(a, b, sizes, epilogue, out)
+    if epilogue.accumulate and epilogue.beta == 0:  # as BLAS, does not read `out`
+        epilogue = replace(epilogue, accumulate=False)
     plain: Any = out  # without a quantizer
     if epilogue.grad and epilogue.gelu and epilogue.bias is not None:
         return _gelu_and_bias_gradients(a, b, layout, epilogue, out)
@@ -129,7 +131,9 @@ def _check(a: Codes, b: Codes, sizes: Sizes, epilogue: Epilogue, out: Output | N
         return
     if not out.is_contiguous():
         raise ValueError("general_gemm: Output tensor is not contiguous.")
-    if out.numel() != sizes.rows * sizes.cols or out.dtype != epilogue.out_dtype:
+    # Leading dimensions may be flattened.
+    fits = out.shape[-1:] == sizes.shape[-1:] and out.numel() == sizes.rows * sizes.cols
+    if not fits or out.dtype != epilogue.out_dtype:
         raise ValueError(
             f"general_gemm: out must be {sizes.shape} {epilogue.out_dtype}, got {tuple(out.shape)} "
             f"{out.dtype}"

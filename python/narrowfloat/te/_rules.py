@@ -148,6 +148,24 @@ def move_to_device(node: ast.Call, context: Context) -> ast.AST | None:
     return ast.Call(_runtime("move"), [owner, *node.args], node.keywords)
 
 
+def _is_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def numbered_move(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces x.to(0) by x.to("cpu")."""
+    if _owner(node, "to") is None or not node.args or not _is_number(node.args[0]):
+        return None
+    return ast.Call(node.func, [ast.Constant("cpu"), *node.args[1:]], node.keywords)
+
+
+def numbered_device(node: ast.keyword, context: Context) -> ast.AST | None:
+    """Replaces device=0 by device="cpu"."""
+    if node.arg == "device" and _is_number(node.value):
+        return ast.keyword(node.arg, ast.Constant("cpu"))
+    return None
+
+
 def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
     """Makes PyTorch's questions about autocast, which mean CUDA, mean the CPU."""
     if not isinstance(node.func, ast.Attribute):
@@ -332,10 +350,11 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         stream_mark,
         pinned_copy,
         placed_process,
+        numbered_move,
         batched_product,
         file_loader,
     ),
-    ast.keyword: (pinned_memory, jax_platform),
+    ast.keyword: (pinned_memory, numbered_device, jax_platform),
     ast.Attribute: (
         cuda_module,
         cuda_version,

@@ -41,19 +41,55 @@ ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
           .order = ScaleOrder::kLineMajor};
 }
 
-/// Returns whether a scale has one of the shapes for a block size: with and without dimensions of
-/// 1; swizzled, any shape of as many items as the padded grid.
+/// Returns the dimensions that may stand before those of a matrix of scales: those of the codes,
+/// the same in one, or none for one matrix.
+std::vector<Shape> LeadingDimensions(const ForeignWeight& weight) {
+  Shape own(weight.shape.begin(), weight.shape.end() - 2);
+  if (FlattenShape(own).Size() != weight.matrices) own.clear();  // one scale for all matrices
+  const bool merges = own.size() > 1, omits = weight.matrices == 1 && !own.empty();
+  std::vector<Shape> leading = {std::move(own)};
+  if (merges) leading.push_back({static_cast<std::int64_t>(weight.matrices)});
+  if (omits) leading.emplace_back();
+  return leading;
+}
+
+/// Returns the shapes that the scales of one matrix may have. One scale per row: [N, 1] and [N],
+/// never [1, N], which is a row of tiles.
+std::vector<Shape> MatrixShapes(const ForeignWeight& weight, BlockShape block) {
+  const auto rows = static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows));
+  const auto cols = static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols));
+  std::vector<Shape> shapes = {{rows, cols}, {rows, 1, cols, 1}};  // the second one: ModelOpt
+  if (block == BlockShape{weight.rows, weight.cols}) shapes.insert(shapes.end(), {{}, {1}});
+  if (block.rows == 1 && cols == 1) shapes.push_back({rows});
+  // Llama 4: as the float tensor lies, or transposed.
+  if (block == BlockShape{weight.rows, 1}) shapes.insert(shapes.end(), {{cols}, {cols, 1}});
+  return shapes;
+}
+
+/// Returns whether scales of a shape may be those of a block size; swizzled, any shape of as many
+/// items as the padded grid.
 bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
   if (weight.swizzled) {
     return weight.matrices == 1 &&
            FlattenShape(scale).Size() == SwizzledGrid(weight, block).Items();
   }
-  const auto rows = static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows));
-  const auto cols = static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols));
-  Shape got = scale, want = {static_cast<std::int64_t>(weight.matrices), rows, cols};
-  std::erase(got, 1);
-  std::erase(want, 1);
-  return got == want;
+  for (const Shape& leading : LeadingDimensions(weight)) {
+    for (const Shape& matrix : MatrixShapes(weight, block)) {
+      Shape shape = leading;
+      shape.insert(shape.end(), matrix.begin(), matrix.end());
+      if (scale == shape) return true;
+    }
+  }
+  const bool whole = block == BlockShape{weight.rows, weight.cols} && weight.matrices == 1;
+  return whole && std::ranges::all_of(scale, [](auto size) { return size == 1; });
+}
+
+/// Returns whether every value has the same scale under two block sizes.
+bool SameScales(const ForeignWeight& weight, BlockShape a, BlockShape b) {
+  const auto same = [](std::size_t size, std::size_t one, std::size_t other) {
+    return one == other || (CeilDiv(size, one) == 1 && CeilDiv(size, other) == 1);
+  };
+  return same(weight.rows, a.rows, b.rows) && same(weight.cols, a.cols, b.cols);
 }
 
 /// Returns the shapes of scales that fit a weight: "2x2 for blocks of 128x128 or ...".
@@ -82,15 +118,15 @@ bool IsMxfp6(const ForeignWeight& weight, const Shape& scale) {
   return six_bits.cols * 3 / 2 == weight.cols && Fits(six_bits, {1, kMxBlock}, scale);
 }
 
-/// Returns the block shapes that files use, most common first. The caller takes the first one that
-/// fits the shape of the scale.
-std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block,
-                                   const Shape& scale) {
+/// Returns the block with the size of the matrix where it spans the whole of it.
+BlockShape Resolved(const ForeignWeight& weight, BlockShape block) {
+  return {block.rows == 0 ? weight.rows : block.rows, block.cols == 0 ? weight.cols : block.cols};
+}
+
+/// Returns the block shapes that files use, most common first.
+std::vector<BlockShape> Candidates(const ForeignWeight& weight) {
   if (weight.scale == FileDType::kF8E4M3) return {{1, kNvfp4Block}};
   std::vector<BlockShape> candidates;
-  // A scale without dimensions is never a grid of tiles, however small the matrix is.
-  if (scale.size() < 2 && WideFloat(weight.scale)) candidates.push_back({weight.rows, weight.cols});
-  if (block) candidates.push_back(*block);
   if (HoldsExponents(weight.scale)) candidates.push_back({1, kMxBlock});
   if (weight.swizzled) return candidates;
   if (!weight.Packed()) candidates.push_back({kFp8Block, kFp8Block});
@@ -326,15 +362,35 @@ void CheckPacking(const Description& given, const ForeignWeight& weight) {
   }
 }
 
-/// Returns the block whose scales have the shape that is stored.
+/// Returns the block whose scales have the shape that is stored: the one that is described, if it
+/// fits, else the first of those that files use. Refuses a shape that fits blocks of other values.
 BlockShape FindBlock(const Description& given, const ForeignWeight& weight) {
   const TensorEntry &codes = given.codes, &scale = given.scale;
-  const std::vector<BlockShape> candidates =
-      given.names.scales_of_columns ? std::vector<BlockShape>{{weight.rows, 1}}
-                                    : Candidates(weight, given.hints.block, scale.shape);
-  for (const BlockShape candidate : candidates) {
-    if (Fits(weight, candidate, scale.shape)) return candidate;
+  std::vector<BlockShape> candidates = given.names.scales_of_columns
+                                           ? std::vector<BlockShape>{{weight.rows, 1}}
+                                           : Candidates(weight);
+  const bool described =
+      given.hints.block && !given.names.scales_of_columns && weight.scale != FileDType::kF8E4M3;
+  if (described) {
+    const BlockShape block = Resolved(weight, *given.hints.block);
+    if (Fits(weight, block, scale.shape)) return block;
+    if (std::ranges::find(candidates, block) == candidates.end()) {
+      candidates.insert(candidates.begin(), block);
+    }
   }
+  std::optional<BlockShape> found;
+  for (const BlockShape candidate : candidates) {
+    if (!Fits(weight, candidate, scale.shape)) continue;
+    if (!found) found = candidate;
+    if (SameScales(weight, *found, candidate)) continue;
+    given.Refuse(fmt::format(
+        "'{}' of {} {} needs a configuration that says its blocks, those of '{}' ({} {}) may be "
+        "{}x{} or {}x{}",
+        scale.name, Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
+        Info(codes.dtype).name, ShapeText(codes.shape), found->rows, found->cols, candidate.rows,
+        candidate.cols));
+  }
+  if (found) return *found;
   if (IsMxfp6(weight, scale.shape)) {
     throw Unsupported(
         fmt::format("{}: '{}' ({} {}) is not supported, its scales are those of MXFP6",

@@ -19,6 +19,24 @@ namespace {
 
 using nlohmann::json;
 
+/// Returns the block of the strategy that all groups of compressed-tensors have; nullopt if they
+/// differ or have another strategy.
+std::optional<BlockShape> BlockOfStrategy(const json& groups) {
+  std::optional<BlockShape> block;
+  for (const json& group : groups) {
+    const json weights = ValueAt(group, {"weights"});
+    const std::string strategy = TextAt(weights, {"strategy"}).value_or("");
+    const auto size = BlockLength(ValueAt(weights, {"group_size"}));
+    std::optional<BlockShape> own;
+    if (strategy == "tensor") own = kWholeTensor;
+    if (strategy == "channel") own = kWholeRow;
+    if (strategy == "group" && size) own = BlockShape{1, *size};
+    if (!own || (block && block != own)) return std::nullopt;
+    block = own;
+  }
+  return block;
+}
+
 /// The block that the configuration names, under the key of any convention.
 std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
   json block = ValueAt(quantization, {"weight_block_size"});
@@ -27,7 +45,7 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
        ++group) {
     block = ValueAt(*group, {"weights", "block_structure"});
   }
-  if (block.is_null()) return std::nullopt;
+  if (block.is_null()) return groups.is_object() ? BlockOfStrategy(groups) : std::nullopt;
   if (block.is_array() && block.size() == 2) {
     const std::optional<std::size_t> rows = BlockLength(block[0]), cols = BlockLength(block[1]);
     if (rows && cols) return BlockShape{*rows, *cols};
@@ -128,10 +146,10 @@ class Grouping {
       throw InvalidArgument(fmt::format("{}: '{}' must be {}, as its format is described, got {}",
                                         Source(), weight.codes, types, Info(dtype).name));
     }
-    WeightHints hints{.swizzled = weight.swizzled,
+    WeightHints hints{.block = weight.block,
+                      .swizzled = weight.swizzled,
                       .high_half_first = weight.high_half_first,
                       .needs_global = false};
-    if (weight.block) hints.block = BlockShape{1, *weight.block};
     Add(weight.plain,
         {.codes = "", .scale = "", .plain = "", .global_scale = GlobalScale::kMultiplies},
         {codes, scale, global}, hints);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/foreign_weight.h"
 #include "narrowfloat/io/strict_json.h"
+#include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -38,16 +40,17 @@ constexpr std::string_view kMetadataMarks[] = {kLayers};
 struct LayerFormat {
   std::string_view name;
   FileDType codes;
+  std::optional<BlockShape> block{};
   bool is_nvfp4 = false, is_swizzled = false;
 };
 
-constexpr LayerFormat kMxfp8Layer = {"mxfp8", FileDType::kF8E4M3, false, true};
-constexpr LayerFormat kNvfp4Layer = {"nvfp4", FileDType::kU8, true, true};
+constexpr LayerFormat kMxfp8Layer = {"mxfp8", FileDType::kF8E4M3, std::nullopt, false, true};
+constexpr LayerFormat kNvfp4Layer = {"nvfp4", FileDType::kU8, std::nullopt, true, true};
 constexpr LayerFormat kFormats[] = {
-    {"float8_e4m3fn", FileDType::kF8E4M3},
-    {"float8_e5m2", FileDType::kF8E5M2},
-    {"float8_e4m3fn_rowwise", FileDType::kF8E4M3},
-    {"float8_e4m3fn_blockwise", FileDType::kF8E4M3},
+    {"float8_e4m3fn", FileDType::kF8E4M3, kWholeTensor},
+    {"float8_e5m2", FileDType::kF8E5M2, kWholeTensor},
+    {"float8_e4m3fn_rowwise", FileDType::kF8E4M3, kWholeRow},
+    {"float8_e4m3fn_blockwise", FileDType::kF8E4M3, BlockShape{kFp8Block, kFp8Block}},
     kMxfp8Layer,
     kNvfp4Layer,
 };
@@ -80,6 +83,7 @@ WeightDescription Describe(const std::string& layer, const LayerFormat& format) 
           .scale = layer + std::string(kScale),
           .global = format.is_nvfp4 ? layer + std::string(kGlobal) : "",
           .code_types = {format.codes},
+          .block = format.block,
           .swizzled = format.is_swizzled,
           .high_half_first = format.is_nvfp4};
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "narrowfloat/io/file_dtype.h"
+#include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat::io {
 
@@ -28,6 +29,9 @@ enum class Evidence : std::uint8_t {
   kBytePairs,  // the same with U8 codes and U8 scales
   kInt8Pairs,  // the same with I8 codes and F8_E8M0 scales
 };
+
+/// The block of a weight with one scale per row.
+inline constexpr BlockShape kWholeRow{1, 0};
 
 /// The tensors that make up one quantized weight, as suffixes of a common stem.
 struct WeightNames {
@@ -48,7 +52,7 @@ struct WeightDescription {
   std::string codes, scale;                // names of its tensors; no scale: it is 1
   std::string global = "";                 // scale of the whole tensor, if there is one
   std::vector<FileDType> code_types;       // that its codes may have
-  std::optional<std::size_t> block{};      // elements of a row that share a scale
+  std::optional<BlockShape> block{};       // whose values share a scale; 0: the whole matrix
   bool swizzled = false;                   // scales lie in the tiles that GEMMs read
   bool high_half_first = false;            // of two codes in a byte
   std::vector<std::string> accessories{};  // names of tensors that a float model lacks

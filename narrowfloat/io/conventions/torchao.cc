@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -80,6 +83,23 @@ std::string DataStem(const std::string& name) {
              : fmt::format("{}._{}_", name.substr(0, dot), name.substr(dot + 1));
 }
 
+/// Returns the block of a matrix: MXTensor and NVFP4Tensor state its length, Float8Tensor its size
+/// in each dimension. nullopt if nothing is stated, or a block spans several matrices.
+std::optional<BlockShape> BlockOf(const std::string& source, const json& size) {
+  if (size.is_number()) {
+    const auto length = BlockLength(size);
+    if (length) return BlockShape{1, *length};
+    throw InvalidArgument(fmt::format("{}: block_size must be an integer of 1 to 2^31, got {}",
+                                      source, ShortenedJson(size)));
+  }
+  if (!size.is_array() || size.size() < 2) return std::nullopt;
+  const std::size_t matrix = size.size() - 2;
+  const bool stacks = std::all_of(size.begin(), size.begin() + static_cast<std::ptrdiff_t>(matrix),
+                                  [](const json& length) { return length == 1; });
+  const auto rows = BlockLength(size[matrix]), cols = BlockLength(size[matrix + 1]);
+  return stacks && rows && cols ? std::optional(BlockShape{*rows, *cols}) : std::nullopt;
+}
+
 WeightDescription Describe(const std::string& source, const std::string& name,
                            const TensorClass& tensor_class, const json& object) {
   const std::string stem = DataStem(name);
@@ -91,14 +111,7 @@ WeightDescription Describe(const std::string& source, const std::string& name,
   const json attributes = ValueAt(object, {"_data"});
   weight.code_types = CodeTypes(source, tensor_class, attributes);
   weight.swizzled = IsTrue(attributes, "is_swizzled_scales");
-  const json block = ValueAt(attributes, {"block_size"});
-  if (block.is_number()) {
-    weight.block = BlockLength(block);
-    if (!weight.block) {
-      throw InvalidArgument(fmt::format("{}: block_size must be an integer of 1 to 2^31, got {}",
-                                        source, ShortenedJson(block)));
-    }
-  }
+  weight.block = BlockOf(source, ValueAt(attributes, {"block_size"}));
   for (const json& part : ValueAt(object, {"_tensor_data_names"})) {
     const std::string data = part.is_string() ? part.get<std::string>() : part.dump();
     if (data == "per_tensor_scale") {

@@ -57,7 +57,8 @@ class ToOtherRewriter : public ConvertRewriter {
   }
   std::string FormatName() const override { return writer_.FormatName(); }
   Companions CompanionsFor(const io::Checkpoint& in) const override {
-    return OwnerCompanions(in, writer_, *this);
+    // Without a weight there is no configuration; the job then says that there is nothing to do.
+    return writer_.written() ? OwnerCompanions(in, writer_, *this) : Companions{};
   }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {

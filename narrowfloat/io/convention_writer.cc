@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/shape.h"
 
 namespace narrowfloat::io {
 
@@ -22,6 +23,13 @@ ConventionWriter::ConventionWriter(std::string operation, const std::string& con
 
 const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
                                                 const ForeignWeight& form) const {
+  const bool stacks = form.shape.size() == 2 || form.shape.size() == 3;
+  if (!stacks || FlattenShape(form.shape).Size() == 0) {
+    throw Unsupported(
+        fmt::format("{}: '{}' must be a matrix or a stack of matrices that is not empty to be "
+                    "written in '{}', got shape {}",
+                    operation_, name, convention_->name, ShapeText(form.shape)));
+  }
   const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
   if (fitting.empty()) {
     throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes",

@@ -20,7 +20,8 @@ class ConventionWriter {
   const ConventionRow& convention() const { return *convention_; }
 
   /// Returns the format of a weight: one that holds all weights, if there is one. Errors:
-  /// Unsupported if the convention has none for it.
+  /// Unsupported if the convention has none for it; also if the weight is empty, or has another
+  /// number of dimensions than two or three, which no owner reads.
   const WrittenFormat& FormatOf(const std::string& name, const ForeignWeight& form) const;
 
   /// Notes the format of a weight. Errors: as FormatOf; Unsupported if it is another than that of

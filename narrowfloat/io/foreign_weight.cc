@@ -467,13 +467,17 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
   return weight;
 }
 
+BlockShape WholeBlock(const MatrixShape& matrix) {
+  return {std::max<std::size_t>(matrix.rows, 1), std::max<std::size_t>(matrix.cols, 1)};
+}
+
 ForeignWeight UnscaledWeight(const TensorEntry& codes) {
   const MatrixShape matrix = FlattenShape(codes.shape);
   return {.codes = codes.dtype,
           .scale = FileDType::kF32,
           .rows = matrix.rows,
           .cols = matrix.cols,
-          .block = {std::max<std::size_t>(matrix.rows, 1), std::max<std::size_t>(matrix.cols, 1)},
+          .block = WholeBlock(matrix),
           .shape = codes.shape};
 }
 

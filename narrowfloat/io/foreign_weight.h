@@ -14,6 +14,7 @@
 #include "narrowfloat/io/safetensors_header.h"
 #include "narrowfloat/schemes/scheme.h"
 #include "narrowfloat/tensor/dtype.h"
+#include "narrowfloat/tensor/shape.h"
 
 namespace narrowfloat::io {
 
@@ -70,6 +71,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
 
 /// Returns scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
 float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
+
+/// Returns the block that spans a matrix; of an empty one 1x1 or a line of it, since sizes are
+/// divided by a block's.
+BlockShape WholeBlock(const MatrixShape& matrix);
 
 /// Returns FP8 codes that are values: their one scale is 1 and in no tensor.
 ForeignWeight UnscaledWeight(const TensorEntry& codes);

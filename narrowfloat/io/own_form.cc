@@ -95,7 +95,8 @@ void StorePadded(const ForeignWeight& form, std::span<const std::byte> scales,
 }  // namespace
 
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
-  if (form.transposed || form.globals > 1) return std::nullopt;
+  const bool empty = FlattenShape(form.shape).Size() == 0;  // its scale would have no block
+  if (form.transposed || form.globals > 1 || empty) return std::nullopt;
   for (const bool widens : {false, true}) {
     for (const SchemeInfo& scheme : kSchemes) {
       const auto own = FormOfScheme(scheme, form.shape);

@@ -30,7 +30,8 @@ std::size_t EntryOfRole(const StoredTensor& tensor, Role role) {
 
 /// Cuts the rows of stacked experts, which this library counts as one matrix, into matrices.
 void SplitMatrices(const StoredTensor& tensor, ForeignWeight& form) {
-  if (form.shape.size() == 2) return;
+  // An empty tensor has no matrices; ConventionWriter refuses it.
+  if (form.shape.size() == 2 || FlattenShape(form.shape).Size() == 0) return;
   const std::size_t rows =
       form.shape.size() < 2 ? 0 : static_cast<std::size_t>(form.shape[form.shape.size() - 2]);
   if (rows == 0 || rows % form.block.rows != 0) {
@@ -57,7 +58,7 @@ ForeignWeight FormOfOwn(const StoredTensor& tensor) {
                      .scale = tensor.entries[EntryOfRole(tensor, Role::kRowwiseScaleInv)].dtype,
                      .rows = shape.rows,
                      .cols = shape.cols,
-                     .block = whole ? BlockShape{shape.rows, shape.cols}
+                     .block = whole ? WholeBlock(shape)
                                     : BlockShape{scheme.layout.lines_per_scale, scheme.block.cols},
                      .shape = record.shape};
   if (scheme.layout.scale_type == ScaleType::kE4M3) form.global = GlobalScale::kMultiplies;

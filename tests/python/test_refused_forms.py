@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import run, write_file
-from foreign_model import method, write_model
+from cli import run, run_json, write_file
+from foreign_model import E4M3, codes, method, write_model
+
+import narrowfloat as nf
 
 TARGETS = ["fp8", "modelopt", "compressed-tensors", "deepseek-v4", "narrowfloat"]
 FROZEN = method("compressed-tensors", quantization_status="frozen")
@@ -29,3 +31,69 @@ def test_a_model_without_quantized_weights_is_refused(tmp_path: Path, kind: str,
         f"narrowfloat: convert: must have at least one tensor to work on, {source} has none\n"
     )
     assert not out.exists()
+
+
+EMPTY = {"no rows": (0, 64), "no columns": (64, 0), "no matrices": (0, 32, 64)}
+SCHEMES = {"fp8_e4m3": "fp8", "fp8_block128x128_e4m3": "fp8", "mxfp8_e4m3": "modelopt",
+           "mxfp4": "compressed-tensors", "nvfp4": "compressed-tensors"}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize(("scheme", "to"), SCHEMES.items())
+def test_empty_tensors_have_no_other_convention(
+    tmp_path: Path, scheme: str, to: str, shape: tuple[int, ...]
+) -> None:
+    source = write_file(tmp_path / "in.safetensors", {"a.weight": np.zeros(shape, np.float32)})
+    ours, out = tmp_path / "q.safetensors", tmp_path / "out.safetensors"
+    run("quantize", source, ours, "--scheme", scheme, "--include", "*")
+    assert run_json("check", ours)["findings"] == []
+    message = (
+        f"'a.weight' must be a matrix or a stack of matrices that is not empty to be written in "
+        f"'{to}', got shape {'x'.join(map(str, shape))}"
+    )
+    assert message in run("convert", ours, out, "--to", to, code=3).stderr
+    direct = ("quantize", source, out, "--scheme", scheme, "--include", "*", "--convention", to)
+    assert message in run(*direct, code=3).stderr
+    assert not out.exists()
+    with pytest.raises(NotImplementedError, match="a stack of matrices that is not empty"):
+        nf.save(out, nf.load(ours), convention=to)
+
+
+@pytest.mark.parametrize("shape", [(0, 16, 2), (0, 16), (16, 0)])
+@pytest.mark.parametrize("to", TARGETS)
+def test_empty_tensors_of_cast_models_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], to: str
+) -> None:
+    source = write_file(tmp_path / "in.safetensors", {"a.weight": np.zeros(shape, E4M3)})
+    out = tmp_path / "out.safetensors"
+    refused = run("convert", source, out, "--to", to, "--from", "unscaled-fp8", code=3)
+    assert "convert: 'a.weight'" in refused.stderr and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "to"),
+    [("nvfp4", "compressed-tensors"), ("mxfp8_e4m3", "modelopt"), ("mxfp4", "deepseek-v4")],
+)
+def test_tensors_of_four_dimensions_have_no_other_convention(
+    tmp_path: Path, scheme: str, to: str
+) -> None:
+    tensors = {"a.weight": np.ones((2, 2, 32, 32), np.float32)}
+    source, out = write_file(tmp_path / "in.safetensors", tensors), tmp_path / "out.safetensors"
+    choice = ("--scheme", scheme, "--include", "*")
+    run("quantize", source, tmp_path / "q.safetensors", *choice)
+    message = f"not empty to be written in '{to}', got shape 2x2x32x32"
+    for command in (("convert", tmp_path / "q.safetensors", out, "--to", to),
+                    ("quantize", source, out, *choice, "--convention", to)):  # fmt: skip
+        assert message in run(*command, code=3).stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("shape", [(32,), ()])
+@pytest.mark.parametrize("to", ["fp8", "modelopt", "compressed-tensors", "narrowfloat"])
+def test_vectors_of_cast_models_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], to: str
+) -> None:
+    tensors = {"a.weight": codes((32, 32)), "b.weight": codes(shape)}
+    source, out = write_file(tmp_path / "in.safetensors", tensors), tmp_path / "out.safetensors"
+    refused = run("convert", source, out, "--to", to, code=3)
+    assert "'b.weight'" in refused.stderr and not out.exists()

@@ -149,3 +149,46 @@ def test_scales_of_two_meanings_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     source = write_model(tmp_path / "said", [tensors], groups("channel"))
     assert set(run_json("inspect", source)["counts"]) == {"e4m3 row F32"}
+
+
+def per_tensor(**more: np.ndarray) -> Tensors:
+    """The names of AutoFP8, whose scale has no block."""
+    scale = np.float32(0.3).reshape(())
+    return {"a.weight": codes((200, 320)), "a.weight_scale": scale, **more}
+
+
+def test_fp8_per_tensor_of_vllm(tmp_path: Path) -> None:
+    tensors = per_tensor() | {"a.input_scale": np.float32(2).reshape(())}
+    config = method("fp8", activation_scheme="static")
+    source = write_model(tmp_path / "in", [tensors], config)
+    assert run_json("inspect", source)["counts"] == {"F32": 1, "e4m3 tensor F32": 1}
+    done = run_json("dequantize", source, tmp_path / "out", "--dtype", "f32")
+    assert done["tensors_dropped"] == 1
+    found = read_file(tmp_path / "out" / "model-00001-of-00001.safetensors")[0]
+    expected = tensors["a.weight"].astype(np.float32) * np.float32(0.3)
+    assert found.keys() == {"a.weight"} and found["a.weight"].tobytes() == expected.tobytes()
+    for to in ("fp8", "modelopt"):
+        run("convert", source, tmp_path / to, "--to", to)
+        differences = run_json("diff", source, tmp_path / to, code=1)["differences"]
+        assert [item["name"] for item in differences] == ["a.input_scale"]
+
+
+@pytest.mark.parametrize(
+    ("more", "lost", "code", "message"),
+    [
+        ({}, "a.weight_scale", 2,
+         "'a.weight' holds codes and needs its scale 'a.weight_scale_inv', which is missing"),
+        ({}, "a.weight", 2, "'a.weight_scale' is a scale and needs its codes, which are missing"),
+        ({"a.weight_scale_2": np.float32(4).reshape(())}, "", 3,
+         "'a.weight_scale_2' is not supported, it changes what its weight means"),
+        ({"a.weight_global_scale": np.full(1, 4, np.float32)}, "", 3,
+         "'a.weight_global_scale' is not supported, it changes what its weight means"),
+    ],
+)  # fmt: skip
+def test_wrong_files_of_fp8_are_refused(
+    tmp_path: Path, more: Tensors, lost: str, code: int, message: str
+) -> None:
+    tensors = {f"b.{key}": value for key, value in per_tensor().items()} | per_tensor(**more)
+    tensors.pop(lost, None)
+    source = write_model(tmp_path / "in", [tensors], method("fp8"))
+    assert message in run("dequantize", source, tmp_path / "out", code=code).stderr

@@ -17,6 +17,7 @@ constexpr WeightNames kWeights[] = {
      .scale = ".qscale_weight",
      .plain = ".weight",
      .evidence = Evidence::kFp8},
+    {".weight", ".weight_scale", ".weight"},  // AutoFP8, vLLM
     {.codes = ".gate_up_proj",
      .scale = ".gate_up_proj_scale_inv",
      .plain = ".gate_up_proj",
@@ -31,6 +32,9 @@ constexpr WeightNames kV4Weights[] = {
 
 constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
                                              "_proj_activation_scale"};
+
+// Scales of the whole tensor, which this convention has none of: another's files.
+constexpr std::string_view kRefused[] = {".weight_scale_2", ".weight_global_scale"};
 
 constexpr WrittenFormat kBlockUe8m0{
     "block ue8m0",
@@ -76,6 +80,7 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .accessories = kAccessories,
                                         .written = kWritten,
                                         .ignored = "modules_to_not_convert"};
+                                        .refused = kRefused,
 
 /// Describes MXFP8 under the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
@@ -84,6 +89,7 @@ constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .accessories = kAccessories,
                                      .written = kWrittenAsMxfp8,
                                      .ignored = "modules_to_not_convert"};
+                                     .refused = kRefused,
 
 /// Describes files of DeepSeek-V4: other names of the scales, and experts in FP4 beside block FP8.
 constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",

@@ -41,8 +41,11 @@ bool Holds(const ForeignWeight& own, const ForeignWeight& form, bool widens) {
                       (HoldsExponents(own.scale) && HoldsExponents(form.scale)) ||
                       (own.scale == FileDType::kF32 &&
                        (WideFloat(form.scale) || (widens && HoldsExponents(form.scale))));
-  return own.Packed() == form.Packed() && SameCodes(own.codes, form.codes, own.Packed()) &&
-         SameBlocks(own, form) && scales;
+  // A scale of the whole tensor that a scheme has no place for must not be lost. One without it is
+  // a scale of 1.
+  const bool global = own.global != GlobalScale::kNone || form.global == GlobalScale::kNone;
+  return global && own.Packed() == form.Packed() &&
+         SameCodes(own.codes, form.codes, own.Packed()) && SameBlocks(own, form) && scales;
 }
 
 float ReadFloat(const std::byte* bytes) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import run, run_json, write_file
-from foreign_model import E4M3, codes, method, write_model
+from foreign_model import E4M3, Tensors, codes, method, packed, powers, scales, write_model
 
 import narrowfloat as nf
 
@@ -97,3 +97,33 @@ def test_vectors_of_cast_models_are_refused(
     source, out = write_file(tmp_path / "in.safetensors", tensors), tmp_path / "out.safetensors"
     refused = run("convert", source, out, "--to", to, code=3)
     assert "'b.weight'" in refused.stderr and not out.exists()
+
+
+def scaled_twice(kind: str) -> tuple[Tensors, dict]:
+    """Weights of schemes that have no scale of the whole tensor, with one of 4."""
+    if kind == "mxfp4":
+        tensors = {"a.weight_packed": packed((64, 64))[0], "a.weight_scale": powers((64, 2))}
+        tensors["a.weight_global_scale"] = np.full(1, 4, np.float32)
+        return tensors, method("compressed-tensors")
+    scale = scales(()) if kind == "tensor" else scales((1, 1))
+    tensors = {"a.weight": codes((64, 64)), "a.weight_scale": np.asarray(scale, np.float32)}
+    tensors["a.weight_scale_2"] = np.float32(4).reshape(())
+    return tensors, method("modelopt")
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "tensor", "tile"])
+def test_a_scale_of_the_whole_tensor_is_not_lost(tmp_path: Path, kind: str) -> None:
+    tensors, config = scaled_twice(kind)
+    source, out = write_model(tmp_path / "in", [tensors], config), tmp_path / "out"
+    refused = run("convert", source, out, "--to", "narrowfloat", code=3)
+    message = "has no scheme with such blocks and scales; dequantize, in Python dtype=, gives its"
+    assert message in refused.stderr and not out.exists()
+    with pytest.raises(NotImplementedError, match="has no scheme with such blocks and scales"):
+        nf.load(source, from_="auto")["a.weight"]
+    without = {key: value for key, value in tensors.items() if "global" not in key}
+    without.pop("a.weight_scale_2", None)
+    once = write_model(tmp_path / "once", [without], config)
+    run("dequantize", source, tmp_path / "values", "--dtype", "f32")
+    values = nf.load(tmp_path / "values")["a.weight"]
+    expected = nf.load(once, from_="auto", dtype="float32")["a.weight"]
+    assert np.array_equal(values, expected * np.float32(0.25 if kind == "mxfp4" else 4))

@@ -161,8 +161,9 @@ class Grouping {
     if (rest.taken) return;
     StoredTensor tensor = *rest.tensor;
     CheckIsWhole(tensor);
-    tensor.accessory =
-        accessories_.contains(tensor.name) || EndsWithAny(tensor.name, convention_.accessories);
+    tensor.accessory = accessories_.contains(tensor.name) ||
+                       EndsWithAny(tensor.name, convention_.accessories) ||
+                       EndsWithAny(tensor.name, convention_.cache_scales);
     if (!tensor.accessory) CheckIsPlain(tensor);
     by_shard_[rest.shard].push_back(std::move(tensor));
   }

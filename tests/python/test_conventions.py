@@ -89,12 +89,34 @@ def test_a_missing_part_is_an_error(tmp_path: Path, name: str, lost: str, messag
     assert not (tmp_path / "out").exists()
 
 
-def test_bytes_with_float_scales_are_no_codes(tmp_path: Path) -> None:
-    tensors = {"a.weight": powers((64, 64)).view(np.int8), "a.weight_scale": scales((64, 1))}
-    source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))
-    refused = run("dequantize", source, tmp_path / "out", code=2).stderr
-    assert "'a.weight' (I8) must hold FP8 codes to have scales of F32" in refused
-    assert not (tmp_path / "out").exists()
+CACHE_SCALES = [
+    ("compressed-tensors", "modelopt", "l.0.self_attn.k_scale", "l.0.self_attn.v_scale"),
+    ("compressed-tensors", "fp8", "l.0.attention.k_scale", "l.0.attention.v_scale"),
+    ("modelopt", "compressed-tensors", "l.0.attn.k_proj.k_scale", "l.0.attn.v_proj.v_scale"),
+    ("fp8", "modelopt", "l.0.attn.k_scale", "l.0.attn.v_scale"),
+]
+
+
+@pytest.mark.parametrize(("owner", "to", "keys", "values"), CACHE_SCALES)
+def test_scales_of_a_kv_cache_are_dropped(
+    tmp_path: Path, owner: str, to: str, keys: str, values: str
+) -> None:
+    scale = "a.weight_scale_inv" if owner == "fp8" else "a.weight_scale"
+    tensors = {"a.weight": codes((200, 320)), scale: np.full((), 0.3, np.float32)}
+    one = np.ones(1, np.float32)
+    # Parameters whose names end similarly are the model's own.
+    own = {"l.0.mask_scale": one, "l.0.k_scale": one, "l.0.self_attn.block_k_scale": one}
+    config = method(owner, kv_cache_scheme={"num_bits": 8, "type": "float"})
+    source = write_model(tmp_path / "in", [tensors | own | {keys: one, values: one}], config)
+    done = run("convert", source, tmp_path / "out", "--to", to)
+    message = "2 tensors dropped: scales of activations or of a KV cache, or markers\n"
+    assert done.stdout.endswith(message)
+    assert run_json("dequantize", source, tmp_path / "plain")["tensors_dropped"] == 2
+    for folder in ("out", "plain"):
+        found = read_model(tmp_path / folder)
+        assert {key for key in found if key.startswith("l.")} == own.keys()
+    text = (tmp_path / "out" / "config.json").read_text()
+    assert not json.loads(text)["quantization_config"].get("kv_cache_scheme")
 
 
 def test_scales_of_other_shapes_are_an_error(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .other_names = {},
                                                  .weights = kWeights,
                                                  .accessories = kAccessories,
+                                                 .cache_scales = kCacheScales,
                                                  .written = kWritten,
                                                  .ignored = "ignore"};
 

@@ -77,6 +77,14 @@ struct WrittenFormat {
   std::string_view owner_config = "";    // JSON text of hf_quant_config.json
 };
 
+/// Suffixes of the scales of a quantized KV cache: of the attention (compressed-tensors) or of the
+/// layers that make keys and values (ModelOpt). A float model lacks them.
+inline constexpr std::string_view kCacheScales[] = {
+    ".self_attn.k_scale",      ".self_attn.v_scale",      ".attn.k_scale",
+    ".attn.v_scale",           ".attention.k_scale",      ".attention.v_scale",
+    ".self_attention.k_scale", ".self_attention.v_scale", ".k_proj.k_scale",
+    ".v_proj.v_scale"};
+
 /// How one project stores quantized weights. Codes and scales have the meaning that their types
 /// and shapes say (ForeignWeight); a row lists what differs between projects.
 struct ConventionRow {
@@ -84,6 +92,7 @@ struct ConventionRow {
   std::span<const std::string_view> other_names;  // that say the same
   std::span<const WeightNames> weights;           // tried in this order
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
+  std::span<const std::string_view> cache_scales = {};  // kCacheScales where models have them
   std::span<const WrittenFormat> written = {};
   std::span<const std::string_view> refused =
       {};                         // suffixes of tensors that change what codes mean

@@ -78,9 +78,10 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .other_names = {},
                                         .weights = kWeights,
                                         .accessories = kAccessories,
+                                        .cache_scales = kCacheScales,
                                         .written = kWritten,
-                                        .ignored = "modules_to_not_convert"};
                                         .refused = kRefused,
+                                        .ignored = "modules_to_not_convert"};
 
 /// Describes MXFP8 under the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
@@ -88,8 +89,8 @@ constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .weights = kWeights,
                                      .accessories = kAccessories,
                                      .written = kWrittenAsMxfp8,
-                                     .ignored = "modules_to_not_convert"};
                                      .refused = kRefused,
+                                     .ignored = "modules_to_not_convert"};
 
 /// Describes files of DeepSeek-V4: other names of the scales, and experts in FP4 beside block FP8.
 constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",

@@ -71,6 +71,7 @@ constinit const ConventionRow kModelOpt{.name = "modelopt",
                                         .other_names = kOtherNames,
                                         .weights = kWeights,
                                         .accessories = kAccessories,
+                                        .cache_scales = kCacheScales,
                                         .written = kWritten,
                                         .refused = kRefused,
                                         .ignored = "ignore"};

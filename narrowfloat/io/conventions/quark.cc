@@ -14,7 +14,10 @@ constexpr std::string_view kAccessories[] = {".input_scale"};
 }  // namespace
 
 /// Describes files of AMD Quark. A decoded code is multiplied by its scale.
-constinit const ConventionRow kQuark{
-    .name = "quark", .other_names = {}, .weights = kWeights, .accessories = kAccessories};
+constinit const ConventionRow kQuark{.name = "quark",
+                                     .other_names = {},
+                                     .weights = kWeights,
+                                     .accessories = kAccessories,
+                                     .cache_scales = kCacheScales};
 
 }  // namespace narrowfloat::io

@@ -11,6 +11,7 @@
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/conventions/unscaled_fp8.h"
 #include "narrowfloat/io/foreign_weight.h"
+#include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -206,9 +207,8 @@ std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
            .assumed = true}};
 }
 
-}  // namespace
-
-DetectedConvention DetectConvention(const Checkpoint& checkpoint) {
+/// Finds the convention, whatever its codes are.
+DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   if (const std::string* orphan = FindOrphan(checkpoint)) {
     return {
         std::string(kLostMetadataName),
@@ -229,6 +229,26 @@ DetectedConvention DetectConvention(const Checkpoint& checkpoint) {
   }
   if (const auto guess = GuessOfRest(checkpoint)) return *guess;
   return {std::string(kPlainName), "no tensor is quantized"};
+}
+
+/// Returns the name of a convention with that of the format which config.json states.
+std::string WithFormat(const Checkpoint& checkpoint, std::string_view convention) {
+  const json config = ValueAt(ReadCompanion(checkpoint, kConfigFile), {kQuantizationKey});
+  for (const char* key : {"format", "quant_algo"}) {
+    if (const auto format = TextAt(config, {key})) return fmt::format("{} {}", convention, *format);
+  }
+  return fmt::format("{} with integers", convention);
+}
+
+}  // namespace
+
+DetectedConvention DetectConvention(const Checkpoint& checkpoint) {
+  DetectedConvention found = FindConventionOf(checkpoint);
+  const ConventionRow* row = FindConvention(found.name);
+  const TensorEntry* codes = row == nullptr ? nullptr : FindIntegerCodes(checkpoint, *row);
+  if (codes == nullptr) return found;
+  return {WithFormat(checkpoint, row->name),
+          fmt::format("{}: {} codes that are integers", codes->name, Info(codes->dtype).name)};
 }
 
 }  // namespace narrowfloat::io

@@ -55,6 +55,11 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
                   ShortenedJson(block)));
 }
 
+/// Returns whether a tensor of that type may hold integers that stand for values.
+bool MayHoldIntegers(FileDType dtype) {
+  return dtype == FileDType::kI8 || dtype == FileDType::kU8 || dtype == FileDType::kI32;
+}
+
 class Grouping {
  public:
   Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
@@ -215,7 +220,26 @@ class Grouping {
 
 }  // namespace
 
+const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const ConventionRow& convention) {
+  for (const WeightNames& names : convention.weights) {
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      const TensorEntry& codes = location.tensor->entries.front();
+      if (!codes.name.ends_with(names.codes) || !MayHoldIntegers(codes.dtype)) continue;
+      const std::string stem = codes.name.substr(0, codes.name.size() - names.codes.size());
+      const TensorLocation scale = checkpoint.Find(stem + std::string(names.scale));
+      if (scale.tensor == nullptr || !scale.tensor->IsPlain()) continue;
+      if (WideFloat(scale.tensor->entries.front().dtype)) return &codes;
+    }
+  }
+  return nullptr;
+}
+
 void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention) {
+  if (const TensorEntry* codes = FindIntegerCodes(checkpoint, convention)) {
+    throw Unsupported(fmt::format("read: {}: '{}' ({}) is not supported, its codes are integers",
+                                  checkpoint.path().string(), codes->name,
+                                  Info(codes->dtype).name));
+  }
   checkpoint.Regroup(Grouping(checkpoint, convention).Run());
 }
 

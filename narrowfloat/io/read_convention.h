@@ -6,6 +6,10 @@
 
 namespace narrowfloat::io {
 
+/// Returns the codes of the first weight of INT8 or INT4: integers beside a scale of a wide float,
+/// under the names that the convention has for FP8 and FP4. nullptr if there is no such weight.
+const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const ConventionRow& convention);
+
 /// Groups the tensors of a checkpoint by the names of a foreign convention: each weight becomes one
 /// tensor, in the file that has its codes, under the name of the float tensor; its scales may lie
 /// in other files. Errors: InvalidArgument if codes lack their scale, a scale its codes, or types

@@ -127,3 +127,49 @@ def test_a_scale_of_the_whole_tensor_is_not_lost(tmp_path: Path, kind: str) -> N
     values = nf.load(tmp_path / "values")["a.weight"]
     expected = nf.load(once, from_="auto", dtype="float32")["a.weight"]
     assert np.array_equal(values, expected * np.float32(0.25 if kind == "mxfp4" else 4))
+
+
+INTEGERS: dict[str, tuple[Tensors, dict, str, str]] = {
+    "pack-quantized": (
+        {"a.weight_packed": np.zeros((64, 8), np.int32), "a.weight_shape": np.array([64, 64]),
+         "a.weight_scale": scales((64, 2))},
+        method("compressed-tensors", format="pack-quantized"), "a.weight_packed", "I32",
+    ),
+    "int-quantized": (
+        {"a.weight": np.zeros((64, 64), np.int8), "a.weight_scale": scales((64, 1))},
+        method("compressed-tensors", format="int-quantized"), "a.weight", "I8",
+    ),
+    "W4A16_AWQ": (
+        {"a.weight": np.zeros((32, 64), np.uint8), "a.weight_scale": scales((64, 1))},
+        method("modelopt", quant_algo="W4A16_AWQ"), "a.weight", "U8",
+    ),
+    "with integers": (
+        {"a.weight": np.zeros((64, 64), np.int8), "a.weight_scale": scales((64, 1))},
+        method("quark"), "a.weight", "I8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_weights_of_integers_are_unsupported(tmp_path: Path, name: str) -> None:
+    tensors, config, part, dtype = INTEGERS[name]
+    source = write_model(tmp_path / "in", [tensors], config)
+    owner = config["quantization_config"]["quant_method"]
+    message = (
+        f"{source} is written as '{owner} {name}' ({part}: {dtype} codes that are integers), this "
+        "build reads narrowfloat, fp8,"
+    )
+    out = tmp_path / "out"
+    for command in (("dequantize", source, out), ("convert", source, out, "--to", "modelopt"),
+                    ("check", source)):  # fmt: skip
+        refused = run(*command, code=3)
+        assert message in refused.stderr and refused.stdout == ""
+    with pytest.raises(NotImplementedError, match="codes that are integers"):
+        nf.load(source, from_="auto")["a.weight"]
+    inspected = run_json("inspect", source)
+    assert inspected["convention"] == f"{owner} {name}"
+    assert {tensor["name"] for tensor in inspected["tensors"]} == set(tensors)
+    assert inspected["bits_per_parameter"] is None
+    said = run("dequantize", source, out, "--from", owner, code=3)
+    assert f"'{part}' ({dtype}) is not supported, its codes are integers" in said.stderr
+    assert not out.exists()

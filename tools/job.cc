@@ -12,6 +12,7 @@
 
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/folder_lock.h"
 #include "tools/interrupt.h"
 #include "tools/shard_plan.h"
 #include "tools/side_files.h"
@@ -38,8 +39,18 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder() {
-    std::error_code ignored;
     if (!created_) return;
+    try {
+      RemoveIfUnused();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the folder stays
+    }
+  }
+
+ private:
+  /// Keeps a mark that has another file beside it, which another part of this job may be writing.
+  void RemoveIfUnused() const {
+    const FolderLock lock(path_);
+    std::error_code ignored;
     int files = 0;
     for (fs::directory_iterator at(path_, ignored); at != fs::directory_iterator();
          at.increment(ignored)) {
@@ -52,7 +63,6 @@ class OutputFolder {
     fs::remove(path_, ignored);  // refuses a folder that is not empty
   }
 
- private:
   fs::path path_;
   std::string mark_;  // text of this job's
   bool created_ = false;
@@ -132,34 +142,51 @@ class Job {
 
   /// Returns whether the other parts have finished the result, whose records are then gone.
   bool HasAllTargets() const {
-    if (in_.folder() && fs::exists(io::UnfinishedMark(out_))) return false;
+    if (in_.folder() && HasMark()) return false;
     return std::ranges::all_of(Targets(), [](const fs::path& file) { return fs::exists(file); });
   }
 
-  /// Marks the folder. Only one of two jobs that begin at the same time writes the mark; the other
-  /// one finds it.
+  /// Makes sure that the folder has the mark of this job: another part that stopped before it wrote
+  /// a file removes the mark again. Refuses the mark of another job: one with --overwrite may take
+  /// the folder over at any time. No refusal removes a mark, because other parts may rely on it.
   void Mark() {
-    if (overwrite_) {
-      io::WriteSmallFile(io::UnfinishedMark(out_), mark_);
-    } else if (!io::WriteNewFile(io::UnfinishedMark(out_), mark_)) {
+    const FolderLock lock(out_);
+    const fs::path path = io::UnfinishedMark(out_);
+    if (overwrite_ && !marked_) {
+      io::WriteSmallFile(path, mark_);
+    } else if (HasMark()) {
       CheckMark(out_, mark_, rewriter_.Verb());
-    } else if (const auto target = FirstThatExists()) {  // of a job that has ended since the check
-      fs::remove(io::UnfinishedMark(out_));
-      RefuseToReplace(*target);
+    } else {
+      if (!overwrite_) CheckReplacesNothing();
+      if (!io::WriteNewFile(path, mark_)) CheckMark(out_, mark_, rewriter_.Verb());
     }
+    marked_ = true;
   }
 
+  bool HasMark() const {
+    std::error_code ignored;
+    return fs::exists(fs::symlink_status(io::UnfinishedMark(out_), ignored));
+  }
+
+  /// Refuses a folder that holds files of others, or of a job that has ended. Looks for the mark
+  /// before the files, and again after them: another part may begin in between.
   void CheckReplacesNothing() const {
-    if (in_.folder() && fs::exists(io::UnfinishedMark(out_))) {
+    const auto is_of_this_job = [&] {
+      if (!in_.folder() || !HasMark()) return false;
       CheckMark(out_, mark_, rewriter_.Verb());
-      return;
-    }
-    if (const auto target = FirstThatExists()) RefuseToReplace(*target);
+      return true;
+    };
+    if (is_of_this_job()) return;
+    const auto target = FirstOfOthers();
+    if (target && !is_of_this_job()) RefuseToReplace(*target);
   }
 
-  std::optional<fs::path> FirstThatExists() const {
+  /// Returns a file that this job would replace and did not write.
+  std::optional<fs::path> FirstOfOthers() const {
     for (fs::path& target : Targets()) {
-      if (fs::exists(fs::symlink_status(target))) return std::move(target);
+      if (!fs::exists(fs::symlink_status(target))) continue;
+      const auto plan = std::ranges::find(plans_, target, &ShardPlan::out);
+      if (plan == plans_.end() || !in_.folder() || !IsFinished(*plan)) return std::move(target);
     }
     return std::nullopt;
   }
@@ -194,8 +221,7 @@ class Job {
       }
     }
     CheckInterrupt();
-    // A job with --overwrite may have taken the folder over in the meantime.
-    if (in_.folder()) CheckMark(out_, mark_, rewriter_.Verb());
+    if (in_.folder()) Mark();
     writer.Finish();
     if (in_.folder()) WriteRecord(plan);
     ++result_.files_written;
@@ -284,6 +310,7 @@ class Job {
   ByteBuffer input_;
   std::string mark_;  // text of the folder's mark
   bool overwrite_ = false;
+  bool marked_ = false;  // by this run
   JobResult result_;
 };
 

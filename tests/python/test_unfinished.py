@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +109,75 @@ def test_of_two_jobs_at_the_same_time_one_is_refused(tmp_path: Path) -> None:
         if not (tmp_path / won).exists():
             run("quantize", source, tmp_path / won, "--scheme", won)
         assert folder_bytes(out) == folder_bytes(tmp_path / won)
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.001)
+
+
+def strace(*options: str) -> list[str]:
+    """Returns a command that runs another one under strace, or skips the test."""
+    command = ["strace", "-f", "-qq", "-o", os.devnull, *options]
+    works = shutil.which("strace") and subprocess.run([*command, "true"], capture_output=True)
+    if not works or works.returncode:
+        pytest.skip("needs strace, which delays a system call")
+    return command
+
+
+def test_parts_that_start_together_finish_the_folder(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
+    job = [program(), "quantize", source, out, "--scheme", "nvfp4", "--part"]
+    links = "?link,?linkat"
+    slow = strace("-e", f"trace={links}", "-e", f"inject={links}:delay_exit=1500000")
+    with subprocess.Popen([*slow, *job, "1/2"], stderr=subprocess.PIPE, text=True) as first:
+        wait_for(out / MARK)  # the first part has made the mark, and does not go on yet
+        second = subprocess.run([*job, "2/2"], capture_output=True, text=True)
+        said = first.stderr.read()
+    assert (first.returncode, second.returncode) == (0, 0), said + second.stderr
+    run("quantize", source, tmp_path / "whole", "--scheme", "nvfp4")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
+def test_files_that_the_job_finished_are_its_own_without_the_mark(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
+    job = ("quantize", source, out, "--scheme", "nvfp4")
+    run(*job, "--part", "2/2")
+    (out / MARK).unlink()
+    (done,) = out.glob("*.safetensors")
+    other = ("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    message = f"quantize: {done} exists, --overwrite is needed to replace it"
+    assert run_json(*other, code=2)["error"]["message"] == message
+    assert run_json(*job)["files_skipped"] == 1
+    run("quantize", source, tmp_path / "whole", "--scheme", "nvfp4")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
+def write_zeros(folder: Path, file_bytes: int) -> Path:
+    """Writes a model of two files of zeros, which have no blocks on disk."""
+    folder.mkdir()
+    weight_map = {}
+    for name in ("a", "b"):
+        entry = {"dtype": "F32", "shape": [file_bytes // 4096, 1024]}
+        header = {f"{name}.weight": entry | {"data_offsets": [0, file_bytes]}}
+        text = json.dumps(header).encode()
+        path = folder / f"{name}.safetensors"
+        path.write_bytes(struct.pack("<Q", len(text)) + text)
+        os.truncate(path, 8 + len(text) + file_bytes)
+        weight_map[f"{name}.weight"] = path.name
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def test_a_mark_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    """A part that made the folder and stops before its first file removes the mark."""
+    source, out = write_zeros(tmp_path / "in", 1 << 29), tmp_path / "q"
+    job = [program(), "quantize", source, out, "--scheme", "nvfp4", "--part", "1/2"]
+    with subprocess.Popen(job, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as part:
+        wait_for(out / MARK)
+        part.send_signal(signal.SIGSTOP)
+        (out / MARK).unlink()
+        part.send_signal(signal.SIGCONT)
+    assert part.returncode == 0
+    assert (out / MARK).exists()

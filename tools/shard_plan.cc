@@ -39,6 +39,11 @@ class Hash {
   std::uint64_t hash_ = 0xCBF29CE484222325u;
 };
 
+void AddShape(Hash& hash, const Shape& shape) {
+  hash.Add(shape.size());
+  for (const std::int64_t size : shape) hash.Add(static_cast<std::uint64_t>(size));
+}
+
 /// Adds what decides the bytes that come from one file of the input.
 void AddIdentity(Hash& hash, const io::Shard& shard) {
   const io::FileIdentity& identity = shard.file.identity();
@@ -54,20 +59,59 @@ void AddIdentity(Hash& hash, const io::Shard& shard) {
     hash.Add(entry.name);
     hash.Add(static_cast<std::uint64_t>(entry.dtype));
     hash.Add(entry.begin);
-    hash.Add(entry.shape.size());
-    for (const std::int64_t size : entry.shape) hash.Add(static_cast<std::uint64_t>(size));
+    AddShape(hash, entry.shape);
+  }
+}
+
+/// Adds what decides how a weight of another convention is read: the files beside it and --from may
+/// say so, not the tensors alone. Names all members, so that a new one is not forgotten.
+void AddForm(Hash& hash, const io::ForeignWeight& form) {
+  const auto& [codes, scale, matrices, rows, cols, block, global, globals, transposed, swizzled,
+               high_half_first, shape] = form;
+  for (const std::uint64_t number :
+       {static_cast<std::uint64_t>(codes), static_cast<std::uint64_t>(scale),
+        std::uint64_t{matrices}, std::uint64_t{rows}, std::uint64_t{cols},
+        std::uint64_t{block.rows}, std::uint64_t{block.cols}, static_cast<std::uint64_t>(global),
+        std::uint64_t{globals}, std::uint64_t{transposed}, std::uint64_t{swizzled},
+        std::uint64_t{high_half_first}}) {
+    hash.Add(number);
+  }
+  AddShape(hash, shape);
+}
+
+/// Adds how a tensor is read: as which kind of tensor, and from which entries.
+void AddReading(Hash& hash, const io::StoredTensor& tensor) {
+  hash.Add(tensor.name);
+  hash.Add(std::uint64_t{tensor.accessory});
+  for (const io::TensorEntry& entry : tensor.entries) hash.Add(entry.name);
+  if (tensor.quantized) hash.Add(PrintQuantSpec(tensor.quantized->spec));
+  if (tensor.foreign) AddForm(hash, *tensor.foreign);
+}
+
+/// Adds what the file of the result will have besides the bytes of its tensors.
+void AddContents(Hash& hash, const io::FileContents& contents) {
+  for (const auto& [key, text] : contents.metadata) {
+    hash.Add(key);
+    hash.Add(text);
+  }
+  for (const io::TensorEntry& entry : contents.tensors) {
+    hash.Add(entry.name);
+    hash.Add(static_cast<std::uint64_t>(entry.dtype));
+    AddShape(hash, entry.shape);
   }
 }
 
 std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
-                    const TensorRewriter& rewriter) {
+                    const TensorRewriter& rewriter, const io::FileContents& contents) {
   Hash hash;
   hash.Add(NF_VERSION);
   hash.Add(rewriter.Verb());
   hash.Add(rewriter.CacheKey());
+  AddContents(hash, contents);
   AddIdentity(hash, shard);
   std::set<std::size_t> others;  // in which some of its scales lie
   for (const io::StoredTensor& tensor : shard.tensors) {
+    AddReading(hash, tensor);
     others.insert(tensor.shards.begin(), tensor.shards.end());
   }
   for (const std::size_t other : others) AddIdentity(hash, in.shards()[other]);
@@ -135,8 +179,10 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const fs::path& out,
                                   const TensorRewriter& rewriter) {
   std::vector<ShardPlan> plans;
   for (const io::Shard& shard : in.shards()) {
-    plans.push_back({&shard, in.folder() ? out / shard.name : out, PlanContents(shard, rewriter),
-                     JobHash(in, shard, rewriter)});
+    fs::path file = in.folder() ? out / shard.name : out;
+    io::FileContents contents = PlanContents(shard, rewriter);
+    std::string job = JobHash(in, shard, rewriter, contents);
+    plans.push_back({&shard, std::move(file), std::move(contents), std::move(job)});
   }
   CheckNames(plans);
   return plans;

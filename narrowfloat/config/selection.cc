@@ -36,12 +36,14 @@ struct LeftModule {
   Patterns components;
 };
 
+constexpr const char* kEmbedding = "embedding";
+
 constexpr LeftModule kLeft[] = {
     {"norm",
      Place::kAnywhere,
      {"norm", "norm[0-9]*", "*_norm", "*_norm[0-9]*", "*layernorm", "*rmsnorm", "layer_norm*",
       "layernorm[0-9]*", "ln", "ln_*", "ln[0-9]*"}},
-    {"embedding",
+    {kEmbedding,
      Place::kAnywhere,
      {"*embedding", "*embeddings", "*_embed", "embed_*", "emb", "wte", "wpe",
       "shared",   // T5's
@@ -151,14 +153,23 @@ bool StoresExpertsTransposed(std::string_view model_type) {
   return MatchesAny(kTransposedExperts, std::string(model_type));
 }
 
+bool IsStackedExperts(std::string_view name) {
+  const std::vector<std::string> parts = Components(name);
+  return parts.size() > 1 && MatchesAny(kExperts, parts[parts.size() - 2]) &&
+         MatchesAny(kExpertWeights, parts.back());
+}
+
+bool IsEmbedding(std::string_view name) {
+  return DecideByDefault(name, {1, 1}, "").reason == kEmbedding;
+}
+
 Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
                          bool takes_transposed) {
   if (shape.size() < 2) return {false, "vector"};
   std::vector<std::string> modules = Components(name);
   const std::string parameter = modules.back();
   modules.pop_back();
-  const bool of_experts = !modules.empty() && MatchesAny(kExperts, modules.back());
-  const bool stacked = of_experts && MatchesAny(kExpertWeights, parameter);
+  const bool stacked = IsStackedExperts(name);
   if (!stacked && !MatchesAny(kWeights, parameter)) return {false, "not named like a weight"};
   if (!modules.empty()) {
     for (const LeftModule& left : kLeft) {

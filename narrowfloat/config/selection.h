@@ -52,6 +52,13 @@ struct Decision {
 Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
                          bool takes_transposed = false);
 
+/// Returns true for the name of stacked experts without a component `weight`:
+/// "mlp.experts.down_proj".
+bool IsStackedExperts(std::string_view name);
+
+/// Returns true for the name of an embedding's weight.
+bool IsEmbedding(std::string_view name);
+
 /// Returns the module of a language model's output head, which a model with tied embeddings has but
 /// no file of it: "lm_head", or another name by `model_type`.
 std::string OutputHead(std::string_view model_type);

@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/companion.h"
@@ -25,25 +25,48 @@ nlohmann::json ParseConfig(const std::string& text) {
   return config;
 }
 
-/// Returns the modules whose matrix stays plain, by the names that owners use.
+/// Returns the part of a name before its last component.
+std::string_view ModuleOf(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+/// Returns whether the model has an embedding, but not the output head `head`: then the two are
+/// tied. config.json need not say so: models have their own defaults.
+bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& head) {
+  const auto is_head = [&](const ModelTensor& tensor) {
+    const std::string_view module = ModuleOf(tensor.name);
+    return tensor.rank >= 2 && (module == head || module.ends_with("." + head));
+  };
+  return std::ranges::none_of(tensors, is_head) &&
+         std::ranges::any_of(tensors, [](const ModelTensor& tensor) {
+           return tensor.rank == 2 && config::IsEmbedding(tensor.name);
+         });
+}
+
+/// Returns the modules whose matrix stays plain, by the names that owners use. Stacked experts are
+/// parameters of one module, which is named if all of them stay plain; else their own names are.
 Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& model) {
   constexpr std::string_view kWeight = ".weight";
-  std::map<std::string_view, bool> plain;  // by module, in the order of the names
+  std::set<std::string_view> mixed;  // modules of experts, some of which are quantized
   for (const ModelTensor& tensor : tensors) {
-    if (!tensor.name.ends_with(kWeight)) continue;
-    const std::string_view module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
-    plain[module] = tensor.rank >= 2 && !tensor.quantized;
+    if (tensor.quantized && config::IsStackedExperts(tensor.name)) {
+      mixed.insert(ModuleOf(tensor.name));
+    }
+  }
+  std::set<std::string_view> plain;  // in the order of the names
+  for (const ModelTensor& tensor : tensors) {
+    if (tensor.rank < 2 || tensor.quantized) continue;
+    const std::string_view module = ModuleOf(tensor.name);
+    if (tensor.name.ends_with(kWeight)) plain.insert(module);
+    if (!config::IsStackedExperts(tensor.name)) continue;
+    plain.insert(mixed.contains(module) ? tensor.name : module);
   }
   Json modules = Json::array();
-  for (const auto& [module, is_plain] : plain) {
-    if (is_plain) modules.push_back(module);
-  }
-  // A tied head is a module without a tensor of its own in any file.
-  if (ValueAt(model, {"tie_word_embeddings"}) == true) {
-    const std::string head =
-        config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));
-    if (!plain.contains(head)) modules.push_back(head);
-  }
+  for (const std::string_view module : plain) modules.push_back(module);
+  const std::string head =
+      config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));
+  if (HasTiedHead(tensors, head)) modules.push_back(head);
   return modules;
 }
 

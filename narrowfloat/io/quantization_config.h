@@ -26,9 +26,9 @@ struct QuantizationConfig {
 };
 
 /// Returns the configuration that the convention's owner reads. It names the modules whose matrices
-/// stay plain, and the output head too if config.json ties it to the embeddings. `config` is the
-/// text of config.json, or empty. Requires: writer.written(). Errors: InvalidArgument if `config`
-/// is damaged.
+/// stay plain, and the output head too if the model has an embedding and no tensor of the head: it
+/// is tied then. `config` is the text of config.json, or empty. Requires: writer.written(). Errors:
+/// InvalidArgument if `config` is damaged.
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config);
 

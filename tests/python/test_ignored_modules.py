@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that stay plain are listed for the owner of the convention, which quantizes the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import run
+from foreign_model import Tensors, write_model
+
+MATRIX = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
+EXPERTS = np.stack([MATRIX, MATRIX])
+LAYER = "model.layers.0"
+EMBEDDING, LINEAR = "model.embed_tokens", f"{LAYER}.mlp.up_proj"
+
+
+def ignored(tmp_path: Path, tensors: Tensors, config: dict, *options: str) -> list[str]:
+    source = write_model(tmp_path / "in", [tensors], config)
+    run("quantize", source, tmp_path / "out", *options)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    found = written.get("ignore", written.get("modules_to_not_convert"))
+    owner = tmp_path / "out" / "hf_quant_config.json"
+    if owner.exists():
+        assert json.loads(owner.read_text())["quantization"]["exclude_modules"] == found
+    return found
+
+
+@pytest.mark.parametrize("convention", ["compressed-tensors", "modelopt", "mxfp8"])
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "gemma2"}, {"text_config": {"tie_word_embeddings": True}},
+     {"tie_word_embeddings": True}],
+    ids=["by default", "text model", "stated"],
+)  # fmt: skip
+def test_a_tied_head(tmp_path: Path, convention: str, config: dict) -> None:
+    tensors = {f"{EMBEDDING}.weight": MATRIX, f"{LINEAR}.weight": MATRIX}
+    options = ("--scheme", "mxfp8_e4m3", "--convention", convention)
+    assert ignored(tmp_path, tensors, config, *options) == [EMBEDDING, "lm_head"]
+
+
+@pytest.mark.parametrize("head", ["lm_head", "language_model.lm_head"])
+def test_a_head_with_a_tensor_is_listed_once(tmp_path: Path, head: str) -> None:
+    tensors = {f"{name}.weight": MATRIX for name in (EMBEDDING, LINEAR, head)}
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "compressed-tensors")
+    assert ignored(tmp_path, tensors, {}, *options) == sorted([head, EMBEDDING])
+
+
+def test_a_head_that_is_quantized_is_not_listed(tmp_path: Path) -> None:
+    tensors = {f"{name}.weight": MATRIX for name in (EMBEDDING, LINEAR, "lm_head")}
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8", "--include", "lm_head.weight")
+    assert ignored(tmp_path, tensors, {}, *options) == [EMBEDDING]
+
+
+def test_a_model_without_an_embedding_has_no_tied_head(tmp_path: Path) -> None:
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8")
+    assert ignored(tmp_path, {f"{LINEAR}.weight": MATRIX}, {}, *options) == []
+
+
+def moe(*stacked: str) -> Tensors:
+    return {
+        f"{LAYER}.mlp.router.weight": MATRIX,
+        f"{LAYER}.self_attn.q_proj.weight": MATRIX,
+        **{f"{LAYER}.mlp.experts.{name}": EXPERTS for name in stacked},
+        **{f"{LAYER}.mlp.experts.{name}_bias": EXPERTS[:, 0] for name in stacked},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model_type", "excluded"), [("gpt_oss", ()), ("qwen3_moe", ("--exclude", "*experts*"))]
+)
+def test_stacked_experts(tmp_path: Path, model_type: str, excluded: tuple[str, ...]) -> None:
+    tensors = moe("gate_up_proj", "down_proj")
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8", *excluded)
+    found = ignored(tmp_path, tensors, {"model_type": model_type}, *options)
+    assert found == [f"{LAYER}.mlp.experts", f"{LAYER}.mlp.router"]
+
+
+@pytest.mark.parametrize("left", ["gate_up_proj", "down_proj"])
+def test_experts_of_which_one_tensor_is_quantized(tmp_path: Path, left: str) -> None:
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8", "--exclude", f"*.{left}")
+    found = ignored(tmp_path, moe("gate_up_proj", "down_proj"), {}, *options)
+    assert found == [f"{LAYER}.mlp.experts.{left}", f"{LAYER}.mlp.router"]

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/strict_json.h"
 #include "tools/job.h"
 
 namespace narrowfloat::tools {
@@ -16,23 +17,35 @@ std::string ConfigText(const io::Checkpoint& in) {
   return is_object ? io::ReadCompanionText(in, io::kConfigFile) : "";
 }
 
-}  // namespace
-
-Companions PlainCompanions(const io::Checkpoint& in) {
+/// Returns the files that owners of conventions have, without what they say of the tensors that are
+/// read: ModelOpt's file goes, Mistral's loses a member.
+Companions OwnersCompanions(const io::Checkpoint& in) {
+  constexpr const char* kMistralFile = "params.json";
+  constexpr const char* kMistralKey = "quantization";
   Companions companions;
   if (!in.folder()) return companions;
   companions[io::kModelOptFile] = std::nullopt;
-  const bool quantized =
-      !io::ValueAt(io::ReadCompanion(in, io::kConfigFile), {io::kQuantizationKey}).is_null();
+  if (!io::ValueAt(io::ReadCompanion(in, kMistralFile), {kMistralKey}).is_null()) {
+    companions[kMistralFile] =
+        io::WithoutMember(io::ReadCompanionText(in, kMistralFile), kMistralKey);
+  }
+  return companions;
+}
+
+}  // namespace
+
+Companions PlainCompanions(const io::Checkpoint& in) {
+  Companions companions = OwnersCompanions(in);
+  if (!in.folder()) return companions;
+  const bool quantized = !io::QuantizationOf(io::ReadCompanion(in, io::kConfigFile)).is_null();
   if (quantized) companions[io::kConfigFile] = io::WithoutQuantization(ConfigText(in));
   return companions;
 }
 
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization) {
-  Companions companions;
+  Companions companions = OwnersCompanions(in);
   if (!in.folder()) return companions;
-  companions[io::kModelOptFile] = std::nullopt;
   if (!quantization.owner.empty()) companions[io::kModelOptFile] = quantization.owner;
   const std::string config = ConfigText(in);
   if (!config.empty()) companions[io::kConfigFile] = io::WithQuantization(config, quantization);

@@ -17,12 +17,14 @@ class TensorRewriter;
 using Companions = std::map<std::string, std::optional<std::string>>;
 
 /// Returns the files of a model without quantized tensors: config.json without its
-/// quantization_config, and no file of ModelOpt's. Errors: InvalidArgument if a file is damaged;
+/// quantization_config, Mistral's params.json without its quantization, and no file of ModelOpt's.
+/// Errors: InvalidArgument if a file is damaged;
 /// IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 
-/// Returns config.json with a quantization_config, and ModelOpt's file if the convention has it. A
-/// folder without config.json gets none. Errors: as PlainCompanions.
+/// Returns config.json with a quantization_config, ModelOpt's file if the convention has it, and
+/// params.json as PlainCompanions does. A folder without config.json gets none. Errors: as
+/// PlainCompanions.
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization);
 

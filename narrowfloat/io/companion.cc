@@ -37,6 +37,14 @@ json ValueAt(const json& value, std::initializer_list<const char*> keys) {
   return *at;
 }
 
+json QuantizationOf(const json& config) {
+  for (const auto& [object, key] : kQuantizationPlaces) {
+    json value = object == nullptr ? ValueAt(config, {key}) : ValueAt(config, {object, key});
+    if (!value.is_null()) return value;
+  }
+  return nullptr;
+}
+
 std::optional<std::string> TextAt(const json& value, std::initializer_list<const char*> keys) {
   const json text = ValueAt(value, keys);
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;

@@ -15,7 +15,8 @@ namespace narrowfloat::io {
 
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kQuantizationKey = "quantization_config";  // of kConfigFile
-inline constexpr const char* kModelOptFile = "hf_quant_config.json";    // ModelOpt's own
+inline constexpr const char* kTextModelKey = "text_config";  // of kConfigFile: its text model
+inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOpt's own
 
 inline constexpr int kCompanionDepth = 64;  // of nested objects and arrays, at most
 
@@ -29,6 +30,21 @@ std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name);
 
 /// Returns the value at value[keys[0]][keys[1]]...; null if a key is missing.
 nlohmann::json ValueAt(const nlohmann::json& value, std::initializer_list<const char*> keys);
+
+/// A place of config.json that may say how the model is quantized.
+struct QuantizationPlace {
+  const char* object;  // in which the key stands; nullptr: config.json itself
+  const char* key;
+};
+
+/// In the order in which vLLM looks. compressed-tensors' older files have the second key.
+inline constexpr QuantizationPlace kQuantizationPlaces[] = {{nullptr, kQuantizationKey},
+                                                            {nullptr, "compression_config"},
+                                                            {kTextModelKey, kQuantizationKey},
+                                                            {kTextModelKey, "compression_config"}};
+
+/// Returns the value at the first of these places that has one; null if none has.
+nlohmann::json QuantizationOf(const nlohmann::json& config);
 
 /// Returns the string at value[keys[0]][keys[1]]...; nullopt if a key is missing or holds no
 /// string.

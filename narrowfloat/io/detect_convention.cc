@@ -25,7 +25,7 @@ std::optional<DetectedConvention> GuessOfCompanions(const Checkpoint& checkpoint
   const json owners = ReadCompanion(checkpoint, kModelOptFile);
   if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kModelOptFile}};
   const json config = ReadCompanion(checkpoint, kConfigFile);
-  if (const auto method = TextAt(config, {"quantization_config", "quant_method"})) {
+  if (const auto method = TextAt(QuantizationOf(config), {"quant_method"})) {
     return {{*method, kConfigFile}};
   }
   return std::nullopt;

@@ -70,6 +70,11 @@ Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& mo
   return modules;
 }
 
+std::string Without(const std::string& text, const QuantizationPlace& place) {
+  return place.object == nullptr ? WithoutMember(text, place.key)
+                                 : WithoutMember(text, place.object, place.key);
+}
+
 }  // namespace
 
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
@@ -96,12 +101,18 @@ QuantizationConfig OwnConfig(const std::set<std::string>& specs) {
 
 std::string WithQuantization(const std::string& config, const QuantizationConfig& quantization) {
   ParseConfig(config);
-  return WithMember(config, kQuantizationKey, Json::parse(quantization.object));
+  std::string text = config;
+  for (const QuantizationPlace& place : kQuantizationPlaces) {
+    if (&place != kQuantizationPlaces) text = Without(text, place);
+  }
+  return WithMember(text, kQuantizationKey, Json::parse(quantization.object));
 }
 
 std::string WithoutQuantization(const std::string& config) {
   ParseConfig(config);
-  return WithoutMember(config, kQuantizationKey);
+  std::string text = config;
+  for (const QuantizationPlace& place : kQuantizationPlaces) text = Without(text, place);
+  return text;
 }
 
 }  // namespace narrowfloat::io

@@ -36,11 +36,13 @@ QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const Mode
 /// the model, instead of starting from weights that they do not find.
 QuantizationConfig OwnConfig(const std::set<std::string>& specs);
 
-/// Returns config.json's text with this quantization_config; the other keys keep their order.
+/// Returns config.json's text with this quantization_config and without another one, as for the
+/// text model of a multimodal one; the other keys keep their order.
 /// Errors: InvalidArgument if `config` is damaged or no object.
 std::string WithQuantization(const std::string& config, const QuantizationConfig& quantization);
 
-/// Returns config.json's text without a quantization_config. Errors: as WithQuantization.
+/// Returns config.json's text without a quantization_config in any of its places. Errors: as
+/// WithQuantization.
 std::string WithoutQuantization(const std::string& config);
 
 }  // namespace narrowfloat::io

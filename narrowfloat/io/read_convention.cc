@@ -65,7 +65,7 @@ class Grouping {
   Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
       : checkpoint_(checkpoint), convention_(convention), by_shard_(checkpoint.shards().size()) {
     const json config = ReadCompanion(checkpoint, kConfigFile);
-    block_ = ConfiguredBlock(ValueAt(config, {"quantization_config"}));
+    block_ = ConfiguredBlock(QuantizationOf(config));
     for (const TensorLocation& location : checkpoint.tensors()) {
       const auto shard = static_cast<std::size_t>(location.shard - checkpoint.shards().data());
       found_.emplace(location.tensor->name, Found{location.tensor, shard});
@@ -245,10 +245,12 @@ void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention) {
 
 DType ModelDType(const Checkpoint& checkpoint) {
   const json config = ReadCompanion(checkpoint, kConfigFile);
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    const auto text = TextAt(config, {key});
-    for (std::size_t i = 0; text && i < kFloatTypeCount; ++i) {
-      if (*text == DTypeName(static_cast<DType>(i))) return static_cast<DType>(i);
+  for (const json& model : {config, ValueAt(config, {kTextModelKey})}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      const auto text = TextAt(model, {key});
+      for (std::size_t i = 0; text && i < kFloatTypeCount; ++i) {
+        if (*text == DTypeName(static_cast<DType>(i))) return static_cast<DType>(i);
+      }
     }
   }
   return DType::kBFloat16;

@@ -319,4 +319,12 @@ std::string WithoutMember(std::string_view text, std::string_view name) {
   return Replaced(text, at->begin, next == members.end() ? at->end : next->begin, "");
 }
 
+std::string WithoutMember(std::string_view text, std::string_view object, std::string_view name) {
+  const std::vector<Member> members = MembersOf(text);
+  const auto at = std::ranges::find(members, object, &Member::name);
+  if (at == members.end() || text[at->value] != '{') return std::string(text);
+  const std::string_view value = text.substr(at->value, at->end - at->value);
+  return Replaced(text, at->value, at->end, WithoutMember(value, name));
+}
+
 }  // namespace narrowfloat::io

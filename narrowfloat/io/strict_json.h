@@ -88,4 +88,8 @@ std::string WithMember(std::string_view text, std::string_view name,
                        const nlohmann::ordered_json& value);
 std::string WithoutMember(std::string_view text, std::string_view name);
 
+/// Returns a text without a member of the object that is its member `object`; the text itself if it
+/// has no such object. Requires: as above.
+std::string WithoutMember(std::string_view text, std::string_view object, std::string_view name);
+
 }  // namespace narrowfloat::io

@@ -65,6 +65,20 @@ TEST(MemberTest, FirstLastAndOnlyOnes) {
   EXPECT_EQ(WithMember(" {\n}\n", "b", 2), " {\n  \"b\": 2\n\n}\n");
 }
 
+TEST(MemberTest, MembersOfAnObjectWithin) {
+  const std::string text =
+      R"({"a": {"x": 1, "q" :[{"q": NaN}], "y": "}"}, "q": 2, "b": [{"q": 1}]})";
+  const std::string member = R"(, "q" :[{"q": NaN}])";
+  EXPECT_EQ(WithoutMember(text, "a", "q"),
+            std::string(text).erase(text.find(member), member.size()));
+  EXPECT_EQ(WithoutMember(R"({ "\u0061" : {"q": 1} , "b": 2})", "a", "q"),
+            R"({ "\u0061" : {} , "b": 2})");
+  for (const char* object : {"b", "q", "x", "none"}) {
+    EXPECT_EQ(WithoutMember(text, object, "q"), text) << "no object of this name";
+  }
+  EXPECT_EQ(WithoutMember(text, "a", "none"), text);
+}
+
 TEST(PythonJsonTest, BoundsAndPlacesOfErrorsAreThoseOfStrictJson) {
   const auto refusal = [](const char* text) {
     return MessageOf<InvalidArgument>([&] { ParsePythonJson("config", text, 2); });

@@ -66,6 +66,13 @@ void Expect(const std::string& text, const nlohmann::json& tree) {
   if (io::ParsePythonJson("edited", text, io::kCompanionDepth).dump() != tree.dump()) std::abort();
 }
 
+/// Removes a member of an object that is itself a member.
+void EditMember(std::string_view text, nlohmann::json tree, const std::string& object,
+                const std::string& name) {
+  if (tree.contains(object) && tree[object].is_object()) tree[object].erase(name);
+  Expect(io::WithoutMember(text, object, name), tree);
+}
+
 /// Sets and removes the member that a convention writes, and the first one of the text.
 void EditConfig(std::string_view text) {
   nlohmann::json tree;
@@ -82,6 +89,8 @@ void EditConfig(std::string_view text) {
     removed.erase(name);
     Expect(io::WithMember(text, name, {{"bits", {8, 4}}}), set);
     Expect(io::WithoutMember(text, name), removed);
+    EditMember(text, tree, first, name);
+    EditMember(text, tree, io::kTextModelKey, name);
   }
 }
 

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -25,6 +28,7 @@
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
+#include "tools/own_directions.h"
 #include "tools/progress.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
@@ -37,6 +41,14 @@ struct Finding {
   std::string what;
   bool note = false;  // which may be meant: it does not count as a finding
 };
+
+/// Returns the items of a tensor, whose bytes need not be aligned.
+template <class T>
+std::vector<T> ItemsOf(std::span<const std::byte> bytes) {
+  std::vector<T> items(bytes.size() / sizeof(T));
+  if (!items.empty()) std::memcpy(items.data(), bytes.data(), bytes.size());
+  return items;
+}
 
 class Checking {
  public:
@@ -61,28 +73,63 @@ class Checking {
 
   void CheckTensor(const io::TensorLocation& location) {
     const io::StoredTensor& tensor = *location.tensor;
-    if (!tensor.IsPlain() && CheckCodes(location)) return;
-    std::uint64_t nan = 0;
-    for (const float value : reader_.Values(location)) nan += std::isfinite(value) ? 0u : 1u;
-    Note(tensor, nan, "values that are NaN or infinite");
+    if (tensor.foreign) {
+      CheckCodes(tensor, io::Canonical(tensor, reader_.Bytes(location)), "");
+    } else if (tensor.quantized) {
+      CheckOwn(tensor, reader_.Bytes(location));
+    } else {
+      Note(tensor, CountNotFinite(location), "values that are NaN or infinite");
+    }
   }
 
-  /// Returns false for scales that lie in an order of this library's own.
-  bool CheckCodes(const io::TensorLocation& location) {
-    std::optional<io::CanonicalWeight> weight;
-    const io::StoredTensor& tensor = *location.tensor;
-    try {
-      weight = io::Canonical(tensor, reader_.Bytes(location));
-    } catch (const Unsupported&) {
-      return false;
+  std::uint64_t CountNotFinite(const io::TensorLocation& location) {
+    const auto count = [](const auto& values) -> std::uint64_t {
+      return static_cast<std::uint64_t>(
+          std::ranges::count_if(values, [](auto value) { return !std::isfinite(value); }));
+    };
+    switch (location.tensor->entries.front().dtype) {
+      case io::FileDType::kF64:
+        return count(ItemsOf<double>(reader_.Bytes(location).front()));
+      case io::FileDType::kC64:
+        return count(ItemsOf<float>(reader_.Bytes(location).front()));
+      default:
+        return count(reader_.Values(location));
     }
-    const io::WeightCheck check = io::CheckWeight(*weight);
-    Note(tensor, check.nan_codes, "codes that are NaN or infinite");
-    Note(tensor, check.nan_scales, "scales that are NaN or infinite");
-    Note(tensor, check.negative_scales, "negative scales");
-    Note(tensor, check.zero_scales, "scales of zero over codes that are not zero");
-    Note(tensor, check.saturated_blocks, "blocks with half of their codes saturated", true);
-    return true;
+  }
+
+  void CheckOwn(const io::StoredTensor& tensor,
+                const std::vector<std::span<const std::byte>>& input) {
+    for (const auto& [direction, weight] : DirectionsOf(tensor, input)) {
+      CheckCodes(tensor, weight, direction == Direction::kRowwise ? "" : "columnwise ");
+    }
+    // Those of NVFP4 are a part of its scales.
+    if (tensor.quantized->spec.scheme->layout.scale_type == ScaleType::kE4M3) return;
+    for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
+      const Role role = tensor.plan[i].role;
+      if (role != Role::kScale && role != Role::kAmaxRowwise && role != Role::kAmaxColumnwise) {
+        continue;
+      }
+      const std::vector<float> values = ItemsOf<float>(input[i]);
+      const auto bad = std::ranges::count_if(
+          values, [](float value) { return !std::isfinite(value) || value < 0; });
+      Note(tensor, static_cast<std::uint64_t>(bad),
+           fmt::format("numbers of {} that are NaN, infinite or negative", RoleName(role)));
+    }
+  }
+
+  /// `direction` begins what is found.
+  void CheckCodes(const io::StoredTensor& tensor, const io::CanonicalWeight& weight,
+                  std::string_view direction) {
+    const auto note = [&](std::uint64_t count, std::string_view what, bool is_note = false) {
+      Note(tensor, count, fmt::format("{}{}", direction, what), is_note);
+    };
+    const io::WeightCheck check = io::CheckWeight(weight);
+    note(check.nan_codes, "codes that are NaN or infinite");
+    note(check.nan_scales, "scales that are NaN or infinite");
+    note(check.negative_scales, "negative scales");
+    note(check.zero_scales, "scales of zero over codes that are not zero");
+    note(check.infinite_values, "values that are infinite, of finite codes and scales");
+    note(check.saturated_blocks, "blocks with half of their codes saturated", true);
   }
 
   const io::Checkpoint& in_;

@@ -82,6 +82,53 @@ void CountScale(float scale, bool any_nonzero, WeightCheck& check) {
   check.zero_scales += scale == 0 && any_nonzero ? 1u : 0u;
 }
 
+/// Returns the factor of each block's codes. Scales that are no finite numbers count as zero.
+std::vector<float> FactorsOf(const CanonicalWeight& weight, std::size_t blocks) {
+  const auto finite = [](float x) { return std::isfinite(x) ? x : 0.0f; };
+  std::vector<float> factors(blocks);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    factors[i] = finite(ScaleValue(weight.form.scale, weight.scales, i));
+    if (weight.form.global == GlobalScale::kNone) continue;
+    const float global = finite(weight.globals[i * weight.globals.size() / blocks]);
+    if (weight.form.global == GlobalScale::kMultiplies) {
+      factors[i] *= global;
+    } else {
+      factors[i] = global == 0 ? 0 : factors[i] / global;
+    }
+  }
+  return factors;
+}
+
+/// Counts the values of finite codes that are infinite. `factors` are those of the blocks.
+std::uint64_t CountInfinite(const CanonicalWeight& weight, std::span<const float> factors) {
+  const ForeignWeight& form = weight.form;
+  const std::array<float, 256> values = ValuesOfCodes(form.codes);
+  std::uint64_t count = 0;
+  for (std::size_t index = 0; index < form.matrices * form.rows; ++index) {
+    const std::size_t matrix = index / form.rows, row = index % form.rows;
+    const std::size_t line = (matrix * form.ScaleRows() + row / form.block.rows) * form.ScaleCols();
+    for (std::size_t col = 0; col < form.cols; ++col) {
+      const std::size_t at = index * form.cols + col;
+      std::size_t code = std::to_integer<std::size_t>(weight.codes[form.Packed() ? at / 2 : at]);
+      if (form.Packed() && at % 2 == 1) code >>= 4;
+      const float value = values[code];
+      const bool infinite = std::isfinite(value) && value != 0 &&
+                            !std::isfinite(value * factors[line + col / form.block.cols]);
+      count += infinite ? 1u : 0u;
+    }
+  }
+  return count;
+}
+
+/// Returns the largest finite magnitude of a code.
+float LargestCode(FileDType codes) {
+  float largest = 0;
+  for (const float value : ValuesOfCodes(codes)) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
 }  // namespace
 
 WeightCheck CheckWeight(const CanonicalWeight& weight) {
@@ -94,6 +141,11 @@ WeightCheck CheckWeight(const CanonicalWeight& weight) {
     CountScale(ScaleValue(weight.form.scale, weight.scales, i), block.nonzero > 0, check);
     if (2 * block.largest >= block.codes && block.codes > 1) ++check.saturated_blocks;
   }
+  const std::vector<float> factors = FactorsOf(weight, blocks.size());
+  const float largest = LargestCode(weight.form.codes);
+  const bool may_be_infinite =
+      std::ranges::any_of(factors, [&](float factor) { return !std::isfinite(factor * largest); });
+  if (may_be_infinite) check.infinite_values = CountInfinite(weight, factors);
   if (weight.form.global == GlobalScale::kNone) return check;
   for (std::size_t g = 0; g < weight.globals.size(); ++g)
     CountScale(weight.globals[g], any_nonzero[g], check);

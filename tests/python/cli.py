@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 
 TYPES = {
+    "C64": np.dtype(np.complex64),
+    "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),

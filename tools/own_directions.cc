@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/own_directions.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+std::optional<std::size_t> FindEntry(const io::StoredTensor& tensor, Role role) {
+  const auto at = std::ranges::find(tensor.plan, role, &BufferPlan::role);
+  if (at == tensor.plan.end()) return std::nullopt;
+  return static_cast<std::size_t>(at - tensor.plan.begin());
+}
+
+/// Returns the codes' matrix and its blocks. `is_turned`: a row of it is a line of scales.
+io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bool is_turned) {
+  const SchemeInfo& scheme = *tensor.quantized->spec.scheme;
+  const MatrixShape matrix = FlattenShape(tensor.shape());
+  io::ForeignWeight form{.codes = io::FileDTypeOfCodes(scheme),
+                         .scale = io::FileDTypeOfScales(scheme.layout.scale_type),
+                         .rows = matrix.rows,
+                         .cols = matrix.cols};
+  if (direction == Direction::kColumnwise && is_turned) std::swap(form.rows, form.cols);
+  form.block = {scheme.layout.lines_per_scale, scheme.block.cols};
+  if (!is_turned) std::swap(form.block.rows, form.block.cols);
+  if (scheme.block == kWholeTensor) {  // of an empty tensor too, whose sizes are divided by it
+    form.block = {std::max<std::size_t>(form.rows, 1), std::max<std::size_t>(form.cols, 1)};
+  }
+  return form;
+}
+
+/// Returns the scales row by row of the blocks, without padding.
+std::vector<std::byte> CompactScales(const io::StoredTensor& tensor, Direction direction,
+                                     bool is_turned, std::span<const std::byte> in) {
+  const QuantSpec& spec = tensor.quantized->spec;
+  const ScaleGrid grid = MakeScaleGrid(*spec.scheme, direction, FlattenShape(tensor.shape()));
+  const ScaleStrides strides =
+      MakeScaleStrides(grid, spec.swizzled ? ScalePlacement::kSwizzled : ScalePlacement::kCompact);
+  const std::size_t item = io::Info(io::FileDTypeOfScales(spec.scheme->layout.scale_type)).bits / 8;
+  std::vector<std::byte> out(grid.lines * grid.blocks * item);
+  for (std::size_t line = 0; line < grid.lines; ++line) {
+    for (std::size_t block = 0; block < grid.blocks; ++block) {
+      const std::size_t from = strides.LineOffset(line) + strides.BlockOffset(block);
+      const std::size_t to = is_turned ? line * grid.blocks + block : block * grid.lines + line;
+      std::memcpy(out.data() + to * item, in.data() + from * item, item);
+    }
+  }
+  return out;
+}
+
+/// Returns the scales of the whole tensor, or of each row, that the amaxes stand for.
+std::vector<float> GlobalsOf(const QuantSpec& spec, std::span<const std::byte> amaxes) {
+  std::vector<float> globals(amaxes.size() / sizeof(float));
+  std::memcpy(globals.data(), amaxes.data(), globals.size() * sizeof(float));
+  for (float& global : globals) global /= kMaxValue<E2M1> * spec.e4m3_max;
+  return globals;
+}
+
+}  // namespace
+
+std::vector<OwnDirection> DirectionsOf(const io::StoredTensor& tensor,
+                                       const std::vector<std::span<const std::byte>>& input) {
+  const QuantSpec& spec = tensor.quantized->spec;
+  std::vector<OwnDirection> directions;
+  for (const auto direction : {Direction::kRowwise, Direction::kColumnwise}) {
+    const bool rowwise = direction == Direction::kRowwise;
+    const auto codes = FindEntry(tensor, rowwise ? Role::kRowwiseData : Role::kColumnwiseData);
+    if (!codes) continue;
+    auto scale = FindEntry(tensor, rowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv);
+    if (!scale) scale = FindEntry(tensor, Role::kRowwiseScaleInv);  // one for both directions
+    const bool is_turned = rowwise || spec.scheme->layout.columnwise_transposed;
+    io::CanonicalWeight weight{
+        .form = FormOf(tensor, direction, is_turned),
+        .codes = input[*codes],
+        .scales = CompactScales(tensor, direction, is_turned, input[scale.value()])};
+    const auto amax = FindEntry(tensor, rowwise ? Role::kAmaxRowwise : Role::kAmaxColumnwise);
+    if (amax && spec.scheme->layout.scale_type == ScaleType::kE4M3) {
+      weight.form.global = io::GlobalScale::kMultiplies;
+      weight.globals = GlobalsOf(spec, input[*amax]);
+    }
+    directions.push_back({direction, std::move(weight)});
+  }
+  return directions;
+}
+
+}  // namespace narrowfloat::tools

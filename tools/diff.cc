@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct DiffOptions {
 struct Difference {
   std::string name, what;
   std::uint64_t bytes = 0;   // that differ, of tensors of the same format
-  std::uint64_t values = 0;  // that differ by bits, as fp32
+  bool has_values = true;    // whether values are compared: not of integers, for one
+  std::uint64_t values = 0;  // that differ by bits, as fp32, or as fp64 if one tensor is
   std::uint64_t first = 0;   // the first of these
   double largest = 0;        // absolute difference; NaN where one of them is
 };
@@ -60,10 +62,12 @@ void Raise(double& largest, double distance) {
 }
 
 /// Compares the values from `begin` on; `first` counts from the tensor's start.
-void CompareValues(std::span<const float> a, std::span<const float> b, std::size_t begin,
+template <class T>
+void CompareValues(std::span<const T> a, std::span<const T> b, std::size_t begin,
                    Difference& difference) {
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
+    if (std::bit_cast<Bits>(a[i]) == std::bit_cast<Bits>(b[i])) continue;
     if (difference.values++ == 0) difference.first = begin + i;
     Raise(difference.largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
@@ -193,16 +197,44 @@ class Diff {
       difference.what = fmt::format("formats {} and {}", io::FormatText(*pair.a.tensor),
                                     io::FormatText(*pair.b.tensor));
     }
-    const std::span<const float> a = read_a_.Values(pair.a);
-    if (!pair.same_form) progress.Add(pair.a.tensor->Bytes(), pair.a.tensor->name);
-    const std::span<const float> b = read_b_.Values(pair.b);
-    CompareAllValues(a, b, difference);
-    if (!pair.same_form) progress.Add(pair.b.tensor->Bytes(), pair.b.tensor->name);
+    difference.has_values = HasValues(*pair.a.tensor) && HasValues(*pair.b.tensor);
+    if (!difference.has_values) {
+      difference.what += ", values are not compared";
+    } else if (IsFloat64(*pair.a.tensor) || IsFloat64(*pair.b.tensor)) {
+      const std::vector<double> a = Doubles(pair.a, read_a_), b = Doubles(pair.b, read_b_);
+      CompareAllValues<double>(a, b, difference);
+    } else {
+      const std::span<const float> a = read_a_.Values(pair.a), b = read_b_.Values(pair.b);
+      CompareAllValues<float>(a, b, difference);
+    }
+    if (!pair.same_form) {
+      progress.Add(pair.a.tensor->Bytes() + pair.b.tensor->Bytes(), pair.a.tensor->name);
+    }
     differences_.push_back(std::move(difference));
   }
 
-  void CompareAllValues(std::span<const float> a, std::span<const float> b,
-                        Difference& difference) {
+  static bool IsFloat64(const io::StoredTensor& tensor) {
+    return tensor.IsPlain() && tensor.entries.front().dtype == io::FileDType::kF64;
+  }
+
+  static bool HasValues(const io::StoredTensor& tensor) {
+    return !tensor.IsPlain() || IsFloat64(tensor) ||
+           io::WideFloat(tensor.entries.front().dtype).has_value();
+  }
+
+  static std::vector<double> Doubles(const io::TensorLocation& location, TensorReader& reader) {
+    if (!IsFloat64(*location.tensor)) {
+      const std::span<const float> values = reader.Values(location);
+      return {values.begin(), values.end()};
+    }
+    const std::span<const std::byte> bytes = reader.Bytes(location).front();
+    std::vector<double> values(bytes.size() / sizeof(double));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  template <class T>
+  void CompareAllValues(std::span<const T> a, std::span<const T> b, Difference& difference) {
     if (a.size() != b.size()) return;
     std::vector<Difference> parts(CeilDiv(a.size(), kPieceValues));
     ParallelFor(execution_, parts.size(), [&](std::size_t i) {
@@ -244,9 +276,9 @@ Json JsonOf(const Difference& difference) {
   return {{"name", difference.name},
           {"what", difference.what},
           {"bytes", difference.bytes},
-          {"values", difference.values},
+          {"values", difference.has_values ? Json(difference.values) : Json(nullptr)},
           {"first", difference.values > 0 ? Json(difference.first) : Json(nullptr)},
-          {"largest", finite ? Json(difference.largest) : Json(nullptr)}};
+          {"largest", finite && difference.has_values ? Json(difference.largest) : Json(nullptr)}};
 }
 
 Result Run(const DiffOptions& options) {
@@ -263,14 +295,15 @@ Result Run(const DiffOptions& options) {
   Json list = Json::array();
   for (const Difference& difference : differences) {
     rows.push_back({Escaped(difference.name), difference.what, fmt::format("{}", difference.bytes),
-                    fmt::format("{}", difference.values),
-                    fmt::format("{:.6g}", difference.largest)});
+                    difference.has_values ? fmt::format("{}", difference.values) : "-",
+                    difference.has_values ? fmt::format("{:.6g}", difference.largest) : "-"});
     list.push_back(JsonOf(difference));
   }
   Result result;
-  result.text = fmt::format("{}{} differ, {} equal\n",
+  result.text = fmt::format("{}{} {}, {} equal\n",
                             differences.empty() ? "" : TableText(rows, {2, 3, 4}) + "\n",
-                            CountText(differences.size(), "tensor"), diff.equal());
+                            CountText(differences.size(), "tensor"),
+                            differences.size() == 1 ? "differs" : "differ", diff.equal());
   result.json = {
       {"a", options.a}, {"b", options.b}, {"equal", diff.equal()}, {"differences", list}};
   result.code = differences.empty() ? ExitCode::kFine : ExitCode::kFinding;

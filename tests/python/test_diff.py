@@ -59,3 +59,40 @@ def test_it_says_how_far_it_is(tmp_path: Path) -> None:
     assert run("diff", a, half, code=1).stderr == "diff: 6.29 MB to read\n", (
         "tensors of two formats are compared by their values, whose bytes count too"
     )
+
+
+def test_float64_is_compared_as_float64(tmp_path: Path) -> None:
+    before = np.array([1, 2, 3, 4], np.float64)
+    after = before.copy()
+    after[2] += 2.0**-40  # which F32 does not hold
+    single = write_file(tmp_path / "single", {"x": before.astype(np.float32)})
+    a, b = write_file(tmp_path / "a", {"x": before}), write_file(tmp_path / "b", {"x": after})
+    (found,) = run_json("diff", a, b, code=1)["differences"]
+    assert (found["values"], found["first"], found["largest"]) == (1, 2, 2.0**-40)
+    assert (found["what"], found["bytes"]) == ("bytes", 1)
+    (found,) = run_json("diff", single, b, code=1)["differences"]
+    assert (found["what"], found["values"]) == ("formats F32 and F64", 1)
+    (found,) = run_json("diff", a, single, code=1)["differences"]
+    assert (found["values"], found["first"], found["largest"]) == (0, None, 0)
+
+
+@pytest.mark.parametrize("name", ["I64", "U8", "C64"])
+def test_it_counts_no_values_that_it_does_not_compare(name: str, tmp_path: Path) -> None:
+    before = np.arange(5).astype(TYPES[name])
+    after = before.copy()
+    after[3] = 7
+    a, b = write_file(tmp_path / "a", {"x": before}), write_file(tmp_path / "b", {"x": after})
+    (found,) = run_json("diff", a, b, code=1)["differences"]
+    bytes_ = int(np.count_nonzero(before.view(np.uint8) != after.view(np.uint8)))
+    assert found == {
+        "name": "x", "what": "bytes, values are not compared", "bytes": bytes_, "values": None,
+        "first": None, "largest": None,
+    }  # fmt: skip
+    text = run("diff", a, b, code=1).stdout
+    assert text.endswith("1 tensor differs, 0 equal\n")
+    row = f"x bytes, values are not compared {bytes_} - -"
+    assert text.splitlines()[1].split() == row.split()
+    floats = write_file(tmp_path / "floats", {"x": np.ones(5, np.float32)})
+    (found,) = run_json("diff", a, floats, code=1)["differences"]
+    assert found["what"] == f"formats {name} and F32, values are not compared"
+    assert found["values"] is None

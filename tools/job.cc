@@ -80,12 +80,12 @@ class Job {
     mark_ = MarkText(plans_);
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
-    if (!mine_.empty() && !out.overwrite) CheckReplacesNothing();
+    if (HasFiles() && !out.overwrite) CheckReplacesNothing();
     overwrite_ = out.overwrite;
   }
 
   /// Returns whether the job has files to write in this part; there may be more parts than files.
-  bool HasFiles() const { return !mine_.empty(); }
+  bool HasFiles() const { return std::ranges::any_of(mine_, &ShardPlan::IsWritten); }
 
   JobResult Run() {
     std::uint64_t total = 0;
@@ -96,7 +96,7 @@ class Job {
     }
     NameLeftOut();
     progress_.emplace(rewriter_.Verb(), total);
-    result_.files = mine_.size();
+    result_.files = static_cast<std::size_t>(std::ranges::count_if(mine_, &ShardPlan::IsWritten));
     for (const ShardPlan* plan : mine_) RunShard(*plan);
     result_.complete = HasFiles() ? IsComplete() : HasAllTargets();
     if (in_.folder() && HasFiles() && result_.complete) FinishFolder();
@@ -126,7 +126,9 @@ class Job {
   /// The files that the whole job writes, other parts' too.
   std::vector<fs::path> Targets() const {
     std::vector<fs::path> targets;
-    for (const ShardPlan& plan : plans_) targets.push_back(plan.out);
+    for (const ShardPlan& plan : plans_) {
+      if (plan.IsWritten()) targets.push_back(plan.out);
+    }
     for (const fs::path& file : side_files_.copied) targets.push_back(out_ / file);
     for (const auto& [name, text] : side_files_.written) targets.push_back(out_ / name);
     if (in_.index()) targets.push_back(out_ / in_.index()->first);
@@ -136,7 +138,8 @@ class Job {
   /// Returns whether this part and the others have written all files of the input.
   bool IsComplete() const {
     return std::ranges::all_of(plans_, [&](const ShardPlan& plan) {
-      return std::ranges::find(mine_, &plan) != mine_.end() || IsFinished(plan);
+      return !plan.IsWritten() || std::ranges::find(mine_, &plan) != mine_.end() ||
+             IsFinished(plan);
     });
   }
 
@@ -205,6 +208,7 @@ class Job {
   void RunShard(const ShardPlan& plan) {
     CheckInterrupt();
     Count(plan);
+    if (!plan.IsWritten()) return progress_->Skip(plan.shard->file.header().DataBytes());
     if (in_.folder() && IsFinished(plan)) {
       progress_->Skip(plan.shard->file.header().DataBytes());
       ++result_.files_skipped;

@@ -140,7 +140,8 @@ void AddOwner(const std::string& verb, const std::string& name, const io::Stored
                   verb, owner->second->name, tensor.name, name));
 }
 
-io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewriter) {
+io::FileContents PlanContents(const io::Shard& shard, const fs::path& out,
+                              const TensorRewriter& rewriter) {
   io::FileContents contents;
   contents.metadata = io::WithoutOwnKeys(shard.file.header().metadata);
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
@@ -157,7 +158,7 @@ io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewr
       AddOwner(rewriter.Verb(), contents.tensors[i].name, tensor, owners);
     }
   }
-  io::LayOut(io::SafetensorsSource(shard.file.path()), contents.tensors);
+  io::LayOut(io::SafetensorsSource(out), contents.tensors);
   return contents;
 }
 
@@ -180,7 +181,7 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const fs::path& out,
   std::vector<ShardPlan> plans;
   for (const io::Shard& shard : in.shards()) {
     fs::path file = in.folder() ? out / shard.name : out;
-    io::FileContents contents = PlanContents(shard, rewriter);
+    io::FileContents contents = PlanContents(shard, file, rewriter);
     std::string job = JobHash(in, shard, rewriter, contents);
     plans.push_back({&shard, std::move(file), std::move(contents), std::move(job)});
   }

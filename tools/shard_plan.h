@@ -17,6 +17,10 @@ struct ShardPlan {
   std::filesystem::path out;
   io::FileContents contents;
   std::string job;  // hash of all that decides the file's bytes
+
+  /// Returns whether the result gets this file: not of a shard that held nothing but scales of
+  /// weights in other shards, for one.
+  bool IsWritten() const { return !contents.tensors.empty(); }
 };
 
 /// Plans every file, so that whatever is wrong comes to light before anything is written.
@@ -29,7 +33,7 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesyste
 std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
 
 /// Returns whether an earlier run finished this very file: its record has the job's hash and the
-/// file has the planned header.
+/// file has the planned header. Requires: plan.IsWritten().
 bool IsFinished(const ShardPlan& plan);
 
 /// Remove the record before its file is replaced, and write that of the new file.

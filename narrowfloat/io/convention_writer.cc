@@ -68,7 +68,14 @@ std::string ConventionWriter::FormatName() const {
 
 void ConventionWriter::Plan(const std::string& name, const ForeignWeight& form,
                             FileContents& contents) const {
-  for (TensorEntry& entry : PlanWritten(*convention_, FormatOf(name, form), name, form)) {
+  const WrittenFormat& format = FormatOf(name, form);
+  std::vector<TensorEntry> entries;
+  try {
+    entries = PlanWritten(*convention_, format, name, form);
+  } catch (const Unsupported& error) {
+    throw Unsupported(fmt::format("{}: {}", operation_, error.what()));
+  }
+  for (TensorEntry& entry : entries) {
     contents.AddPlain(std::move(entry.name), entry.dtype, std::move(entry.shape));
   }
 }

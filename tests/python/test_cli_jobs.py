@@ -12,9 +12,11 @@ import struct
 import subprocess
 from pathlib import Path
 
+import foreign_model
 import numpy as np
 import pytest
 from cli import (
+    TYPES,
     folder_bytes,
     program,
     read_file,
@@ -90,6 +92,49 @@ def test_names_of_the_result_that_collide_are_not_the_input_s_fault(tmp_path: Pa
         "narrowfloat: quantize: 'a.weight' and 'a.weight.rowwise_data' of IN must not become "
         "tensors of one name, got 'a.weight.rowwise_data' for both\n"
     )
+
+
+def test_limits_of_the_result_are_not_the_input_s_fault(tmp_path: Path):
+    weight = np.ones((2, 16), np.float32)
+    many = write_file(tmp_path / "many", {f"{i}.weight": weight for i in range(30_000)})
+    refused = run("quantize", many, tmp_path / "q", "--scheme", "nvfp4", code=2).stderr
+    assert refused == (
+        f"narrowfloat: safetensors: {tmp_path}/q: a file must have at most 100000 tensors, got "
+        "more\n"
+    )
+    name = "a" * 1015 + ".weight"
+    long = write_file(tmp_path / "long", {name: weight})
+    refused = run("quantize", long, tmp_path / "q", "--scheme", "nvfp4", code=2).stderr
+    assert refused.startswith(f"narrowfloat: safetensors: {tmp_path}/q: a name must have at most")
+    assert not (tmp_path / "q").exists()
+
+
+def scales_in_a_file_of_their_own(folder: Path) -> Path:
+    plain = np.ones((4, 4), np.float32)
+    shards = [
+        {"a.weight": plain.astype(TYPES["F8_E4M3"])},
+        {"a.weight_scale_inv": np.ones((1, 1), np.float32)},
+        {"b.weight": plain},
+    ]
+    return foreign_model.write_model(folder, shards, foreign_model.method("fp8"))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_file_without_tensors_is_not_written(parts: int, tmp_path: Path):
+    source, out = scales_in_a_file_of_their_own(tmp_path / "in"), tmp_path / "out"
+    written = []
+    for number in range(1, parts + 1):
+        result = run_json("dequantize", source, out, "--part", f"{number}/{parts}")
+        assert result["complete"] == (sum(written) + result["files_written"] == 2)
+        assert result["files"] == result["files_written"]
+        written.append(result["files"])
+    assert sum(written) == 2
+    names = ["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]
+    assert sorted(os.listdir(out)) == ["config.json", *names, "model.safetensors.index.json"]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == dict(zip(["a.weight", "b.weight"], names, strict=True))
+    again = run_json("quantize", out, tmp_path / "again", "--scheme", "mxfp8_e4m3")
+    assert again["left_out"] == []
 
 
 def test_links_to_folders_are_named_as_left_out(tmp_path: Path):

@@ -58,7 +58,10 @@ def test_gpt_oss_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert_same_tensors(source, tmp_path / "out")
     assert quantization(tmp_path / "out")["quant_method"] == "mxfp4"
     message = run("convert", source, tmp_path / "no", "--to", "deepseek-v4", code=3).stderr
-    assert "must end in '.weight' to be written as deepseek-v4 fp4 experts" in message
+    assert message == (
+        "narrowfloat: convert: 'experts.gate_up_proj' must end in '.weight' to be written as "
+        "deepseek-v4 fp4 experts\n"
+    )
     assert not (tmp_path / "no").exists()
 
 

@@ -14,6 +14,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/folder_lock.h"
 #include "tools/interrupt.h"
+#include "tools/output_folder.h"
 #include "tools/shard_plan.h"
 #include "tools/side_files.h"
 #include "tools/standard_error.h"
@@ -25,48 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
-
-/// Creates a folder, and removes it again if it holds nothing but the mark of this job.
-class OutputFolder {
- public:
-  OutputFolder(const fs::path& path, std::string mark) : path_(path), mark_(std::move(mark)) {
-    std::error_code error;
-    created_ = fs::create_directories(path_, error);
-    if (error) {
-      throw IoError(fmt::format("write: {}, {}", path_.string(), error.message()));
-    }
-  }
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder() {
-    if (!created_) return;
-    try {
-      RemoveIfUnused();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the folder stays
-    }
-  }
-
- private:
-  /// Keeps a mark that has another file beside it, which another part of this job may be writing.
-  void RemoveIfUnused() const {
-    const FolderLock lock(path_);
-    std::error_code ignored;
-    int files = 0;
-    for (fs::directory_iterator at(path_, ignored); at != fs::directory_iterator();
-         at.increment(ignored)) {
-      ++files;
-    }
-    const bool has_mark = files == 1 && fs::exists(io::UnfinishedMark(path_), ignored);
-    if (has_mark && !HasMarkOfAnother(path_, mark_)) {
-      fs::remove(io::UnfinishedMark(path_), ignored);
-    }
-    fs::remove(path_, ignored);  // refuses a folder that is not empty
-  }
-
-  fs::path path_;
-  std::string mark_;  // text of this job's
-  bool created_ = false;
-};
 
 class Job {
  public:
@@ -98,8 +57,10 @@ class Job {
     progress_.emplace(rewriter_.Verb(), total);
     result_.files = static_cast<std::size_t>(std::ranges::count_if(mine_, &ShardPlan::IsWritten));
     for (const ShardPlan* plan : mine_) RunShard(*plan);
-    result_.complete = HasFiles() ? IsComplete() : HasAllTargets();
-    if (in_.folder() && HasFiles() && result_.complete) FinishFolder();
+    result_.complete = HasFiles() && IsComplete();
+    if (in_.folder() && result_.complete) FinishFolder();
+    // Another part may have finished the folder at this moment, and removed the records.
+    if (!result_.complete) result_.complete = HasAllTargets();
     result_.worked_bytes = progress_->worked_bytes();
     result_.seconds = progress_->Seconds();
     progress_.reset();

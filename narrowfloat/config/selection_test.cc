@@ -146,6 +146,20 @@ TEST(SelectionTest, ReasonsNameTheRule) {
   EXPECT_THROW(SelectionRule(Action::kInclude, "re:("), InvalidArgument);
 }
 
+TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {
+  EXPECT_TRUE(IsStackedExperts("model.layers.0.mlp.experts.gate_up_proj"));
+  EXPECT_TRUE(IsStackedExperts("experts.down_proj"));
+  for (const char* name : {"down_proj", "mlp.experts.gate_up_proj_bias", "mlp.experts.0.down_proj",
+                           "mlp.experts.down_proj.weight", "experts"}) {
+    EXPECT_FALSE(IsStackedExperts(name)) << name;
+  }
+  EXPECT_TRUE(IsEmbedding("model.embed_tokens.weight"));
+  EXPECT_TRUE(IsEmbedding("transformer.wte.weight"));
+  for (const char* name : {"lm_head.weight", "a.dense.weight", "model.embed_tokens.bias"}) {
+    EXPECT_FALSE(IsEmbedding(name)) << name;
+  }
+}
+
 TEST(SelectionTest, TheLastRuleThatMatchesDecides) {
   const std::string head = "lm_head.weight", dense = "a.dense.weight";
   const auto selected = [](const std::vector<SelectionRule>& rules, const std::string& name) {

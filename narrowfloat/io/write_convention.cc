@@ -140,6 +140,7 @@ std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& ent
   const std::size_t row_bytes = form.ScaleCols() * item;
   const std::size_t rows = form.matrices * form.ScaleRows();
   std::vector<std::byte> out(rows * row_bytes);
+  if (out.empty()) return out;  // memcpy takes no null pointer, also for no bytes
   for (std::size_t row = 0; row < rows; ++row) {
     std::memcpy(out.data() + row * row_bytes, in.data() + row * stored_bytes, row_bytes);
   }

@@ -156,25 +156,18 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> SchemeTensor:
-        """This tensor: buffers are contiguous. Errors: ValueError for another format."""
+        """Returns this tensor if its codes are contiguous, else a copy of every buffer.
+
+        Errors: ValueError for another format.
+        """
         if memory_format not in (torch.contiguous_format, torch.preserve_format):
             raise ValueError(
                 f"{self.__class__.__name__} does not support different memory formats!"
             )
-        buffers = [t for t in (self._first_buffer(),) if t is not None]
-        if all(t.is_contiguous() for t in buffers):
+        codes = self._first_buffer()
+        if codes is None or codes.is_contiguous():
             return self
-        return self._rebuild_contiguous()
-
-    def _rebuild_contiguous(self) -> SchemeTensor:
-        return _IdentityFunc.apply(
-            self,
-            {
-                buffer.keyword: None if t is None else t.contiguous()
-                for buffer in self.BUFFERS
-                for t in (self._standalone_buffer(buffer.name),)
-            },
-        )
+        return _IdentityFunc.apply(self, self._cloned_buffers(torch.contiguous_format))
 
     # .data
 

@@ -407,11 +407,16 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Float8Tensor:
-        """Returns this tensor, or one over copies of both buffers in that format."""
+        """Returns this tensor if its codes have that format, else a copy of every buffer.
+
+        The transpose of a copy is contiguous, in every format.
+        """
         data = self._data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self
-        return _IdentityFunc.apply(self, {"data": data.contiguous(memory_format=memory_format)})
+        copies = self._cloned_buffers(torch.contiguous_format)
+        copies["data"] = data.detach().clone(memory_format=memory_format)
+        return _IdentityFunc.apply(self, copies)
 
     def _payload(self) -> dict[str, Any]:
         fields = super()._payload()

@@ -435,11 +435,13 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> HybridQuantizedTensor:
-        """This tensor, or one of contiguous children."""
+        """Returns this tensor if both children are contiguous, else a copy of both."""
         children = self._map(lambda child: child.contiguous(memory_format=memory_format))
-        if all(children[name] is getattr(self, f"_{name}") for name in children):
+        shared = [name for name in children if children[name] is getattr(self, f"_{name}")]
+        if len(shared) == len(children):
             return self
-        return _IdentityFunc.apply(self, children)
+        copies = self._cloned_buffers()
+        return _IdentityFunc.apply(self, {**children, **{name: copies[name] for name in shared}})
 
     @property
     def data(self) -> HybridQuantizedTensor:

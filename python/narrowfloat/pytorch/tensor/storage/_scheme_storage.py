@@ -254,12 +254,16 @@ class SchemeStorage(TableStorage):
                 if mine is not None and other is not None:
                     mine.copy_(other)
 
-    def _cloned_buffers(self) -> dict[str, torch.Tensor | None]:
+    def _cloned_buffers(
+        self, memory_format: torch.memory_format = torch.preserve_format
+    ) -> dict[str, torch.Tensor | None]:
         """Returns constructor arguments of buffers that share nothing with these."""
         copies = {}
         for buffer in self.BUFFERS:
             tensor = self._standalone_buffer(buffer.name)
-            copies[buffer.keyword] = None if tensor is None else tensor.detach().clone()
+            copies[buffer.keyword] = (
+                None if tensor is None else tensor.detach().clone(memory_format=memory_format)
+            )
         return copies
 
     # Values.

@@ -37,11 +37,13 @@ class _QuantizeFunc(torch.autograd.Function):
         tensor: torch.Tensor,
         quantize_impl: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
+        ctx.input_shape = tensor.shape
         return quantize_impl(tensor)
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad, None
+        # NVFP4 columns alone have the shape of the flattened tensor.
+        return grad if grad.shape == ctx.input_shape else grad.reshape(ctx.input_shape), None
 
 
 class _DequantizeFunc(torch.autograd.Function):

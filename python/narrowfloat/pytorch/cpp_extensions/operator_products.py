@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowfloat.pytorch import _native
-from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._dispatch import find_row, implements
 from narrowfloat.pytorch._read_only import ReadOnlyValues, reads_transposed
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.cpp_extensions.operands import Layout, is_scheme, unwrap_tensor
@@ -107,17 +107,22 @@ def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
     return _Pair(b, a, layout, first.dtype)
 
 
-def _matrices(storage: SchemeStorage, usage: str) -> list[Any] | None:
-    """Returns the matrices of a stack that has a direction; None where they are not whole
+def _matrices(storage: SchemeStorage, usage: str, count: int) -> list[Any] | None:
+    """Returns the `count` matrices of a stack that has a direction; None where they are not whole
     blocks.
+
+    The storage has the shape of the stack, or as NVFP4 columns alone that of the flattened one.
     """
     if not isinstance(storage, QuantizedTensor):
         return None
     if usage == "rowwise":  # columns, which are not read, must not restrict where a matrix ends
         storage = storage.detach()
         storage.update_usage(rowwise_usage=True, columnwise_usage=False)
-    pieces = [aten.slice.Tensor(storage, 0, i, i + 1) for i in range(storage.shape[0])]
-    return pieces if all(isinstance(piece, QuantizedTensor) for piece in pieces) else None
+    row, lines = find_row(aten.slice.Tensor, type(storage)), storage.shape[0] // count
+    if row is None:
+        return None
+    pieces = [row(storage, 0, i * lines, (i + 1) * lines) for i in range(count)]
+    return None if any(piece is NotImplemented for piece in pieces) else pieces
 
 
 def _start(
@@ -178,7 +183,9 @@ def _baddbmm(
     if pair is None or not _is_plain_or_none(addend, pair.dtype):
         return NotImplemented
     second_usage, first_usage = pair.layout.usages
-    left, right = _matrices(pair.first, first_usage), _matrices(pair.second, second_usage)
+    count = first.shape[0]
+    left = _matrices(pair.first, first_usage, count)
+    right = _matrices(pair.second, second_usage, count)
     if left is None or right is None:
         return NotImplemented
     shape = (*first.shape[:-1], second.shape[-1])

@@ -33,12 +33,12 @@ def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> in
     return next(axis for axis in (0, 1) if content[axis] != grown[axis])
 
 
-def _matrix_range(
+def matrix_range(
     shape: torch.Size, dim: int, start: int, length: int
 ) -> tuple[bool, int, int] | None:
     """Returns whether a cut is along the rows of the flattened tensor, and its range there.
 
-    None if its rows are not consecutive.
+    None if its rows are not consecutive. Requires: dim >= 0.
     """
     if dim == len(shape) - 1:
         return False, start, length
@@ -57,7 +57,7 @@ def cut(tensor: BlockTensor, dim: int, start: int, length: int) -> BlockTensor |
     dim %= max(len(shape), 1)
     if not shape or length == 0 or tensor.numel() == 0 or tensor._has_swizzled_scales():
         return None
-    found = _matrix_range(shape, dim, start, length)
+    found = matrix_range(shape, dim, start, length)
     if found is None:
         return None
     along_rows, first, count = found

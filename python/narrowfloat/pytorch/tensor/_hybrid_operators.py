@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch import _native
-from narrowfloat.pytorch._dispatch import implements
-from narrowfloat.pytorch._types import RowResult, RowResults
+from narrowfloat.pytorch._dispatch import find_row, implements
+from narrowfloat.pytorch._types import Operator, RowResult, RowResults
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
+from narrowfloat.pytorch.tensor._cuts import matrix_range
+from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,
     is_full_slice,
     is_identity_stride,
+    normalize_slice,
     quantizer_on,
     refuse_without_quantizer,
+    row_shard,
+    split_lengths,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
@@ -88,22 +93,73 @@ def _slice(
 ) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
         return tensor.detach()
-    return _mapped(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
+    begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
+
+    def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family
+        if child.shape == tensor.shape:
+            return _row_of(aten.slice.Tensor, child, dim, start, end, step)
+        return NotImplemented if step != 1 else _lines_of(tensor, child, dim, begin, stop - begin)
+
+    return _mapped(tensor, part)
 
 
 @implements(aten.select.int, HybridQuantizedTensor)
 def _select(tensor: HybridQuantizedTensor, dim: int, index: int) -> RowResult:
-    return _mapped(tensor, lambda child: aten.select.int(child, dim, index))
+    def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family
+        if child.shape == tensor.shape:
+            return _row_of(aten.select.int, child, dim, index)
+        return _selected_of(tensor, child, dim, index % tensor.shape[dim])
+
+    return _mapped(tensor, part)
 
 
 @implements(aten.unsqueeze.default, HybridQuantizedTensor)
 def _unsqueeze(tensor: HybridQuantizedTensor, dim: int) -> RowResult:
-    return _mapped(tensor, lambda child: aten.unsqueeze.default(child, dim))
+    rank = tensor.dim()
+
+    def view(child: Any) -> RowResult:  # noqa: ANN401  # of any family
+        if child.shape == tensor.shape:
+            return _row_of(aten.unsqueeze.default, child, dim)
+        return NotImplemented if dim % (rank + 1) == rank else aten.alias.default(child)
+
+    return _mapped(tensor, view)
+
+
+def _row_of(operator: Operator, child: QuantizedTensor, *args: Any) -> Any:  # noqa: ANN401  # one or several
+    """Returns what a child's row of the table gives; NotImplemented in place of values."""
+    row = find_row(operator, type(child))
+    return NotImplemented if row is None else row(child, *args)
 
 
 def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResult:
     children = map_quantized(tensor, operator)
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
+
+
+# A child whose shape differs from that of its parent is a matrix: NVFP4 columns are those of the
+# flattened tensor, and its rows may have three and more dimensions.
+
+
+def _lines_of(
+    tensor: HybridQuantizedTensor, child: QuantizedTensor, dim: int, start: int, length: int
+) -> RowResult:
+    """Returns the rows or columns of a matrix that belong to a range of its parent's dimension.
+
+    NotImplemented where the range is empty, or its rows are not consecutive in the matrix.
+    """
+    found = matrix_range(tensor.shape, dim % tensor.dim(), start, length)
+    if found is None or length <= 0:
+        return NotImplemented
+    along_rows, first, count = found
+    return _row_of(aten.slice.Tensor, child, 0 if along_rows else 1, first, first + count)
+
+
+def _selected_of(
+    tensor: HybridQuantizedTensor, child: QuantizedTensor, dim: int, index: int
+) -> RowResult:
+    """Returns the rows of a matrix that select() gives; NotImplemented for the last dimension."""
+    is_last = dim % tensor.dim() == tensor.dim() - 1
+    return NotImplemented if is_last else _lines_of(tensor, child, dim, index, 1)
 
 
 def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResults:
@@ -112,7 +168,7 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Ro
         return NotImplemented
     parts = tensor._map(operator)
     present = [pieces for pieces in parts.values() if pieces is not None]
-    if not present or not all(isinstance(p, QuantizedTensor) for ps in present for p in ps):
+    if not present or any(pieces is NotImplemented for pieces in present):
         return NotImplemented
     pieces = []
     for index in range(len(present[0])):
@@ -121,14 +177,31 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Ro
     return pieces
 
 
+def _all_or_none(pieces: list[RowResult]) -> Any:  # noqa: ANN401  # the pieces, or NotImplemented
+    return NotImplemented if any(piece is NotImplemented for piece in pieces) else pieces
+
+
+def _split_pieces(tensor: HybridQuantizedTensor, lengths: list[int], dim: int) -> RowResults:
+    def cut(child: Any) -> Any:  # noqa: ANN401  # of any family; the pieces, or NotImplemented
+        if child.shape == tensor.shape:
+            return _row_of(aten.split_with_sizes.default, child, lengths, dim)
+        ranges = zip(accumulate(lengths, initial=0), lengths, strict=False)
+        pieces = _all_or_none([_lines_of(tensor, child, dim, first, n) for first, n in ranges])
+        if pieces is NotImplemented:
+            refuse_plain_shards(tensor, f"its shards cut blocks of a {type(child).__name__}")
+        return pieces
+
+    return _pieces(tensor, cut)
+
+
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowResults:
-    """Raises NotImplementedError where a child has blocks that the pieces would cut."""
-    pieces = _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
-    if pieces is not NotImplemented:
+    """Raises NotImplementedError where pieces along the first dimension cut blocks of a child."""
+    pieces = _split_pieces(tensor, split_lengths(tensor, split_size, dim), dim)
+    rank = tensor.dim()
+    if pieces is not NotImplemented or dim % rank != 0:
         return pieces
-    along_rows = dim % tensor.dim() != tensor.dim() - 1
-    lines = max([child._block_boundary(along_rows) for child in tensor._children()], default=1)
+    lines = max([child._block_boundary(rank > 1) for child in tensor._children()], default=1)
     if lines > 1:
         raise NotImplementedError(
             f"split: the local shape must be divisible by {lines} for every child to stay "
@@ -141,12 +214,18 @@ def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowR
 def _split_with_sizes(
     tensor: HybridQuantizedTensor, split_sizes: list[int], dim: int = 0
 ) -> RowResults:
-    return _pieces(tensor, lambda child: aten.split_with_sizes.default(child, split_sizes, dim))
+    return _split_pieces(tensor, split_lengths(tensor, split_sizes, dim), dim)
 
 
 @implements(aten.unbind.int, HybridQuantizedTensor)
 def _unbind(tensor: HybridQuantizedTensor, dim: int = 0) -> RowResults:
-    return _pieces(tensor, lambda child: aten.unbind.int(child, dim))
+    def cut(child: Any) -> Any:  # noqa: ANN401  # of any family; the pieces, or NotImplemented
+        if child.shape == tensor.shape:
+            return _row_of(aten.unbind.int, child, dim)
+        indices = range(tensor.shape[dim])
+        return _all_or_none([_selected_of(tensor, child, dim, index) for index in indices])
+
+    return _pieces(tensor, cut)
 
 
 @implements(aten.as_strided.default, HybridQuantizedTensor)
@@ -158,9 +237,14 @@ def _as_strided(
 ) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return tensor.detach()
-    return _mapped(
-        tensor, lambda child: aten.as_strided.default(child, size, stride, storage_offset)
-    )
+    rows = row_shard(tensor, size, stride, storage_offset or 0)
+
+    def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family
+        if child.shape == tensor.shape:
+            return _row_of(aten.as_strided.default, child, size, stride, storage_offset)
+        return NotImplemented if rows is None else _lines_of(tensor, child, 0, rows[0], size[0])
+
+    return _mapped(tensor, part)
 
 
 def _made_like(

@@ -54,6 +54,13 @@ def is_full_slice(
     return normalize_slice(length, start, end, step) == (0, length, 1)
 
 
+def split_lengths(tensor: torch.Tensor, split: int | list[int], dim: int) -> list[int]:
+    """Returns the lengths of the pieces that split() gives. Errors: as torch raises them."""
+    # A meta tensor applies every rule and has every message.
+    pieces = torch.empty(tensor.shape, device="meta").split(split, dim)
+    return [piece.shape[dim] for piece in pieces]
+
+
 def row_shard(
     tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
 ) -> tuple[int, int] | None:

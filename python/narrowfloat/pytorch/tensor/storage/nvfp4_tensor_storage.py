@@ -33,6 +33,14 @@ def codes_per_byte() -> int:
     return _core.make_spec(nvfp4_scheme(DType.kFloat4E2M1, False)).codes_per_byte
 
 
+def _flatten_wrapper(outer: dict[str, Any]) -> None:
+    """Gives the wrapper of columns alone, which are those of the flattened tensor, its shape."""
+    shape = outer.get("shape")
+    if shape is not None and len(shape) != 2:
+        outer["shape"] = torch.Size(flatten_shape(tuple(shape)))
+        outer.pop("stride", None)
+
+
 class NVFP4TensorStorage(BlockStorage):
     """The buffers of an NVFP4 tensor. Each argument is a field, with an underscore before it.
 
@@ -75,6 +83,8 @@ class NVFP4TensorStorage(BlockStorage):
     @classmethod
     def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
         super()._settle(fields, outer)
+        if fields["_rowwise_data"] is None and fields["_columnwise_data"] is not None:
+            _flatten_wrapper(outer)
         if not fields["_nvfp4_use_4over6"]:
             fields["_nvfp4_e4m3_max"] = E4M3_BOUND
 

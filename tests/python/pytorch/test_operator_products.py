@@ -214,3 +214,21 @@ def test_in_a_graph(backend: str) -> None:
     compiled = torch.compile(products, backend=backend, fullgraph=True)
     for got, want in zip(compiled(x, w, bias), products(x, w, bias), strict=True):
         assert_bits(got, want)
+
+
+@pytest.mark.parametrize("kind", list(ALL))
+def test_a_transpose_has_at_most_two_dimensions(kind: str) -> None:
+    weight = ALL[kind]()(sample(128, 64)).detach().unsqueeze(0)
+    calls = (
+        lambda: weight.t(),
+        lambda: torch.ops.aten.t.default(weight),
+        lambda: torch.nn.functional.linear(sample(5, 64), weight),
+        lambda: torch.nn.functional.linear(weight, weight),
+    )
+    for call in calls:
+        with pytest.raises(
+            RuntimeError,
+            match=r"^t\(\) expects a tensor with <= 2 dimensions, but self is 3D$",
+        ):
+            call()
+    assert weight.mT.shape == (1, 64, 128)

@@ -227,6 +227,8 @@ def _exchanged(func: Operator, tensor: QuantizedTensor) -> RowResult:
 
 @implements(aten.t.default, QuantizedTensor)
 def _t(tensor: QuantizedTensor) -> RowResult:
+    if tensor.dim() > 2:
+        torch.empty(tensor.shape, device="meta").t()  # raises as PyTorch does
     return _exchanged(aten.t.default, tensor)
 
 

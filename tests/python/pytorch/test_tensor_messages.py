@@ -164,7 +164,8 @@ def test_operators_on_tensors() -> None:
         (lambda: next(iter(nfp.export({"w": made("mxfp8", sample(2, 32, 32))}, "fp8"))),
          NotImplementedError, "export: 'w' must have two dimensions, got shape (2, 32, 32)"),
         (lambda: torch.ops.aten.split_with_sizes.default(current, [1, 2]), RuntimeError,
-         "split_with_sizes: the sizes must add up to 128, got [1, 2]"),
+         "split_with_sizes expects split_sizes to sum exactly to 128 (input tensor's size at "
+         "dimension 0), but got split_sizes=[1, 2]"),
         (lambda: _set_data(mx, X), NotImplementedError,
          "set_data: assign to the data attribute of a quantized tensor"),
         (lambda: array_of(torch.empty(1, device="meta")), NotImplementedError,

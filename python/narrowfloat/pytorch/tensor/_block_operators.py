@@ -19,6 +19,7 @@ from narrowfloat.pytorch.tensor._operators import (
     is_identity_stride,
     normalize_slice,
     row_shard,
+    split_lengths,
 )
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
@@ -140,6 +141,8 @@ def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
 
 def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
     """Aliases one after another; NotImplemented unless all pieces can be."""
+    if not sizes:
+        return []
     pieces, start = [], 0
     for size in sizes:
         piece = cut(tensor, dim, start, size)
@@ -155,19 +158,9 @@ def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
 
 
 @implements(aten.split.Tensor, BlockStorage)
-def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> RowResults:
-    length = tensor.shape[dim]
-    if split_size <= 0:
-        return NotImplemented
-    starts = range(0, length, split_size)
-    return _pieces(tensor, [min(split_size, length - start) for start in starts], dim)
-
-
 @implements(aten.split_with_sizes.default, BlockStorage)
-def _split_with_sizes(tensor: BlockTensor, split_sizes: list[int], dim: int = 0) -> RowResults:
-    if sum(split_sizes) != tensor.shape[dim]:
-        return NotImplemented
-    return _pieces(tensor, split_sizes, dim)
+def _split(tensor: BlockTensor, split: int | list[int], dim: int = 0) -> RowResults:
+    return _pieces(tensor, split_lengths(tensor, split, dim), dim)
 
 
 @implements(aten.unbind.int, BlockStorage)

@@ -19,6 +19,7 @@ from narrowfloat.pytorch.tensor._operators import (
     is_identity_stride,
     normalize_slice,
     row_shard,
+    split_lengths,
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import Cut
@@ -99,24 +100,11 @@ def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
 
 
 @implements(aten.split.Tensor, Float8Tensor)
-def _split(tensor: Float8Tensor, split_size: int, dim: int = 0) -> list[Float8Tensor]:
-    length = tensor.shape[dim]
-    return [
-        _slice(tensor, dim, start, min(start + split_size, length))
-        for start in range(0, length, split_size)
-    ]
-
-
 @implements(aten.split_with_sizes.default, Float8Tensor)
-def _split_with_sizes(
-    tensor: Float8Tensor, split_sizes: list[int], dim: int = 0
-) -> list[Float8Tensor]:
-    ends = list(accumulate(split_sizes))
-    if (ends[-1] if ends else 0) != tensor.shape[dim]:
-        raise RuntimeError(
-            f"split_with_sizes: the sizes must add up to {tensor.shape[dim]}, got {split_sizes}"
-        )
-    return [_slice(tensor, dim, end - n, end) for n, end in zip(split_sizes, ends, strict=True)]
+def _split(tensor: Float8Tensor, split: int | list[int], dim: int = 0) -> list[Float8Tensor]:
+    lengths = split_lengths(tensor, split, dim)
+    ranges = zip(accumulate(lengths, initial=0), lengths, strict=False)
+    return [_slice(tensor, dim, start, start + length) for start, length in ranges]
 
 
 @implements(aten.unbind.int, Float8Tensor)

@@ -199,7 +199,7 @@ def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowR
     """Raises NotImplementedError where pieces along the first dimension cut blocks of a child."""
     pieces = _split_pieces(tensor, split_lengths(tensor, split_size, dim), dim)
     rank = tensor.dim()
-    if pieces is not NotImplemented or dim % rank != 0:
+    if pieces is not NotImplemented or dim % rank != 0 or tensor.numel() == 0:
         return pieces
     lines = max([child._block_boundary(rank > 1) for child in tensor._children()], default=1)
     if lines > 1:

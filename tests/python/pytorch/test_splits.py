@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits of quantized tensors: PyTorch's number of pieces, and its errors."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from families import ALL, sample
+
+from narrowfloat import pytorch as nfp
+
+Call = Callable[[torch.Tensor], object]
+every = pytest.mark.parametrize("kind", list(ALL))
+
+
+def quantized(kind: str, *shape: int) -> nfp.QuantizedTensor:
+    return ALL[kind]()(sample(*shape)).detach()
+
+
+REFUSED: dict[str, Call] = {
+    "negative": lambda t: t.split(-1),
+    "negative among sizes": lambda t: t.split([512, -256]),
+    "zero": lambda t: t.split(0),
+    "another sum": lambda t: t.split([1, 2]),
+    "no sizes": lambda t: t.split([]),
+    "no dimension": lambda t: t[0, 0].split(1),
+    "dimension out of range": lambda t: t.split(16, 5),
+    "unsafe negative": lambda t: t.unsafe_split(-1),
+    "unsafe sizes": lambda t: t.unsafe_split_with_sizes([1, 2]),
+}
+SPLIT: dict[str, Call] = {
+    "empty rows": lambda t: t[10:10].split(128),
+    "empty rows by zero": lambda t: t[10:10].split(0),
+    "empty rows without sizes": lambda t: t[10:10].split([]),
+    "empty rows in chunks": lambda t: t[10:10].chunk(3),
+    "columns of empty rows": lambda t: t[:0].split(128, 1),
+    "an empty piece": lambda t: t.split([0, 256]),
+    "negative dimension": lambda t: t.split(128, -2),
+    "unsafe": lambda t: t.unsafe_chunk(2),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+@every
+def test_sizes_that_torch_refuses(kind: str, name: str) -> None:
+    tensor = quantized(kind, 256, 256)
+    with pytest.raises((RuntimeError, IndexError)) as wanted:
+        REFUSED[name](tensor.dequantize())
+    with pytest.raises(type(wanted.value)) as got:
+        REFUSED[name](tensor)
+    assert str(got.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("name", list(SPLIT))
+@every
+def test_pieces_that_torch_gives(kind: str, name: str) -> None:
+    tensor = quantized(kind, 256, 256)
+    pieces, wanted = SPLIT[name](tensor), SPLIT[name](tensor.dequantize())
+    assert [piece.shape for piece in pieces] == [piece.shape for piece in wanted]
+    for piece, plain in zip(pieces, wanted, strict=True):
+        assert torch.equal(piece.dequantize(), plain)
+
+
+@every
+def test_splits_of_a_tensor_without_rows(kind: str) -> None:
+    tensor = quantized(kind, 0, 256)
+    for call in (lambda t: t.split(128), lambda t: t.split(0), lambda t: t.chunk(3)):
+        assert [p.shape for p in call(tensor)] == [p.shape for p in call(torch.empty(0, 256))]
+    assert tensor.split([]) == ()

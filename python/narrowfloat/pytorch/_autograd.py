@@ -103,7 +103,17 @@ class _ViewFunc(torch.autograd.Function):
 
 
 class _ReshapeFunc(_ViewFunc):
-    """Does what _ViewFunc does: quantized tensors are contiguous, so that a reshape is a view."""
+    """A view, or a copy of every buffer where the strides of a part do not allow a view."""
+
+    @staticmethod
+    def forward(
+        ctx: Context,
+        tensor: torch.Tensor,
+        shape: torch.Size | None = None,
+    ) -> torch.Tensor:
+        ctx.input_shape = tensor.shape
+        quantized: Any = tensor
+        return tensor.detach() if shape is None else quantized._make_reshaped(shape)
 
 
 class _FirstOrderFunc(torch.autograd.Function):

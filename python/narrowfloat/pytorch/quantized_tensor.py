@@ -434,6 +434,19 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     def view(self, *shape: Any) -> torch.Tensor:  # sizes, one sequence of sizes, or a dtype
         raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
 
+    def _make_reshaped(self, shape: torch.Size) -> QuantizedTensor:
+        """Returns a view, or a copy of every buffer where their strides do not allow a view.
+
+        Errors: those of the family, where its blocks do not allow the shape.
+        """
+        try:
+            return self._make_view(shape)
+        except NotImplementedError:
+            raise
+        except (RuntimeError, ValueError):  # ValueError: of tensors in a graph
+            copies = self._cloned_buffers(torch.contiguous_format)
+            return self._rebuild(**copies)._make_view(shape)
+
     def expand_as(self, other: torch.Tensor) -> torch.Tensor:
         if other is self:
             return _IdentityFunc.apply(self)

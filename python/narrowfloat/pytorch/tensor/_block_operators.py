@@ -20,6 +20,7 @@ from narrowfloat.pytorch.tensor._operators import (
     normalize_slice,
     row_shard,
     split_lengths,
+    view_or_values,
 )
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
@@ -37,6 +38,8 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 @implements(aten._unsafe_view.default, MXFP8Tensor)
 def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
     shape = _resolved(tensor, size)
+    if tensor.dim() < 2:  # a row
+        return _view_of(tensor, shape)
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
         refuse_replicas_of_values(tensor)
         raise ValueError(
@@ -123,10 +126,7 @@ def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> Row
     if tensor._why_no_view(shape) is not None:
         refuse_replicas_of_values(tensor)
         return NotImplemented
-    try:
-        return tensor._make_view(shape)
-    except RuntimeError:  # strides of a cut
-        return NotImplemented
+    return view_or_values(tensor, shape)
 
 
 def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:

@@ -20,6 +20,7 @@ from narrowfloat.pytorch.tensor._operators import (
     normalize_slice,
     row_shard,
     split_lengths,
+    view_or_values,
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import Cut
@@ -66,9 +67,8 @@ def on_both(
 
 @implements(aten.view.default, Float8Tensor)
 @implements(aten._unsafe_view.default, Float8Tensor)
-def _view(tensor: Float8Tensor, size: list[int]) -> Float8Tensor:
-    shape = torch.empty(tensor.shape, device="meta").view(size).shape
-    return tensor._make_view(shape)
+def _view(tensor: Float8Tensor, size: list[int]) -> RowResult:
+    return view_or_values(tensor, torch.empty(tensor.shape, device="meta").view(size).shape)
 
 
 @implements(aten.slice.Tensor, Float8Tensor)
@@ -116,7 +116,7 @@ def _unbind(tensor: Float8Tensor, dim: int = 0) -> list[Float8Tensor]:
 def _unsqueeze(tensor: Float8Tensor, dim: int) -> RowResult:
     if tensor._data is None:
         return NotImplemented
-    return tensor._make_view(torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
+    return view_or_values(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
 @implements(aten.as_strided.default, Float8Tensor)

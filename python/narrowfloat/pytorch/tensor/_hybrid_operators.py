@@ -25,6 +25,7 @@ from narrowfloat.pytorch.tensor._operators import (
     refuse_without_quantizer,
     row_shard,
     split_lengths,
+    view_or_values,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
@@ -70,12 +71,18 @@ def _clone(
 
 @implements(aten.view.default, HybridQuantizedTensor)
 @implements(aten._unsafe_view.default, HybridQuantizedTensor)
-def _view(tensor: HybridQuantizedTensor, size: list[int]) -> HybridQuantizedTensor:
+def _view(tensor: HybridQuantizedTensor, size: list[int]) -> RowResult:
+    """Raises RuntimeError where the blocks of a child do not allow a view of a matrix."""
     shape = torch.empty(tensor.shape, device="meta").view(size).shape
     if shape == tensor.shape:
         return tensor.detach()
     refuse_replicas_of_values(tensor)
-    return tensor._make_view(shape)
+    reason = tensor._why_no_view(shape)
+    if reason is None:
+        return view_or_values(tensor, shape)
+    if tensor.dim() < 2:
+        return NotImplemented
+    raise RuntimeError(reason)
 
 
 @implements(aten.view.dtype, HybridQuantizedTensor)

@@ -75,6 +75,19 @@ def row_shard(
     return (first, first + size[0]) if first + size[0] <= shape[0] else None
 
 
+def view_or_values(tensor: QuantizedTensor, shape: torch.Size) -> RowResult:
+    """Returns a view; NotImplemented where the strides of a part do not allow one.
+
+    reshape() and flatten() of torch arrive here, because the wrapper of a part is contiguous.
+    """
+    try:
+        return tensor._make_view(shape)
+    except NotImplementedError:  # of the family
+        raise
+    except (RuntimeError, ValueError):  # ValueError: of tensors in a graph
+        return NotImplemented
+
+
 # Autograd gives the result of alias() its node, and takes no result that requires grad already.
 @implements(aten.alias.default, SchemeTensor)
 @implements(aten.detach.default, SchemeTensor)
@@ -97,7 +110,9 @@ def _detach_in_place(tensor: QuantizedTensor) -> QuantizedTensor:
 def _clone(
     tensor: SchemeTensor, *, memory_format: torch.memory_format | None = None
 ) -> SchemeTensor:
-    return tensor._rebuild(**tensor._cloned_buffers())
+    is_dense = memory_format is torch.contiguous_format
+    kept = torch.contiguous_format if is_dense else torch.preserve_format
+    return tensor._rebuild(**tensor._cloned_buffers(kept))
 
 
 @implements(aten._to_copy.default, SchemeTensor)

@@ -107,9 +107,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             else change(self._columnwise_storage),
         }
 
-    def _cloned_buffers(self) -> dict[str, Any]:
+    def _cloned_buffers(
+        self, memory_format: torch.memory_format = torch.preserve_format
+    ) -> dict[str, Any]:
         """Returns constructor arguments of children that share nothing with these."""
-        return self._map(lambda child: child._rebuild(**child._cloned_buffers()))
+        return self._map(lambda child: child._rebuild(**child._cloned_buffers(memory_format)))
 
     def get_metadata(self) -> dict[str, Any]:
         return {

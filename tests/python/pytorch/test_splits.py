@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from families import ALL, sample
+from families import ALL, assert_same_buffers, sample, snapshot
 
 from narrowfloat import pytorch as nfp
 
@@ -67,3 +67,32 @@ def test_splits_of_a_tensor_without_rows(kind: str) -> None:
     for call in (lambda t: t.split(128), lambda t: t.split(0), lambda t: t.chunk(3)):
         assert [p.shape for p in call(tensor)] == [p.shape for p in call(torch.empty(0, 256))]
     assert tensor.split([]) == ()
+
+
+UNSAFE: dict[str, Call] = {
+    "unsafe_chunk": lambda t: t.unsafe_chunk(2),
+    "unsafe_split": lambda t: t.unsafe_split(128),
+    "unsafe_split of columns": lambda t: t.unsafe_split(128, -1),
+    "unsafe_split_with_sizes": lambda t: torch.unsafe_split_with_sizes(t, [128, 128]),
+    "pieces off the blocks": lambda t: t.unsafe_split_with_sizes([5, 251]),
+    "pieces of values": lambda t: t.t().unsafe_split(128),
+    "sizes of values": lambda t: t[::2].unsafe_split_with_sizes([5, 123], 0),
+}
+
+
+@pytest.mark.parametrize("name", list(UNSAFE))
+@every
+def test_a_write_to_an_unsafe_piece_arrives_or_is_refused(kind: str, name: str) -> None:
+    tensor = quantized(kind, 256, 256)
+    plain, before = tensor.dequantize().clone(), snapshot(tensor)
+    piece, wanted = UNSAFE[name](tensor)[1], UNSAFE[name](plain)[1]
+    assert torch.equal(piece.dequantize(), wanted)
+    try:
+        piece.zero_()
+    except RuntimeError as error:
+        assert "are read-only, because a write to them would not reach the tensor" in str(error)
+        assert_same_buffers(tensor, before, "a refused write")
+        assert torch.equal(piece.dequantize(), wanted)
+        return
+    wanted.zero_()
+    assert torch.equal(tensor.dequantize(), plain) and not piece.dequantize().any()

@@ -10,8 +10,9 @@ import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._read_only import reads_transposed
 from narrowfloat.pytorch._tracing import CHILDREN
-from narrowfloat.pytorch._types import RowResult
+from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
@@ -339,3 +340,16 @@ def _set_data(tensor: torch.Tensor, new_data: torch.Tensor) -> None:
 @implements(aten.resize_.default, QuantizedTensor)
 def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
     raise NotImplementedError(f"resize_: {type(tensor).__name__} cannot change its size in place")
+
+
+def _split_safely(operator: Operator, view: Operator) -> None:
+    """Makes an operator whose schema hides that its results share memory one that gives views."""
+
+    @reads_transposed(operator)
+    @implements(operator, QuantizedTensor)
+    def row(tensor: torch.Tensor, split: int | list[int], dim: int = 0) -> object:
+        return view(tensor, split, dim)
+
+
+_split_safely(aten.unsafe_split.Tensor, aten.split.Tensor)
+_split_safely(aten.unsafe_split_with_sizes.default, aten.split_with_sizes.default)

@@ -19,6 +19,7 @@ from typing_extensions import TypeIs
 
 from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._native import in_float32_if_double
+from narrowfloat.pytorch._overlaps import Overlaps
 from narrowfloat.pytorch._read_only import (
     Effect,
     arguments_of,
@@ -100,6 +101,10 @@ class WriteTarget:
         """Returns the buffers that are there."""
         return []
 
+    def _code_buffers(self) -> list[torch.Tensor]:
+        """Returns the buffers of codes or values that are there, the one that is decoded first."""
+        return []
+
 
 def dispatch(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Runs an operator that at least one quantized tensor takes part in."""
@@ -159,11 +164,8 @@ def _run_writing(
         raise NotImplementedError(
             f"{func}: changing the shape of {_name_of(type(targets[0]))} in place is not supported"
         )
-    own = {id(target): target._plain_copy() for target in targets}
-
-    def plain(value: object) -> object:
-        return own[id(value)] if id(value) in own else _plain(value)
-
+    beside = [leaf for leaf in tree_flatten(written)[0] if type(leaf) is torch.Tensor]
+    plain = _plain_of_aliases(targets, Overlaps(func, targets, beside))
     plain_args, plain_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
     plain_written = arguments_of(effect.written, plain_args, plain_kwargs)
     leaves = list(zip(tree_flatten(written)[0], tree_flatten(plain_written)[0], strict=True))
@@ -177,6 +179,32 @@ def _run_writing(
         undo.run()
         raise
     return _returned(effect, written, result)
+
+
+def _plain_of_aliases(
+    targets: list[QuantizedTensor], overlaps: Overlaps
+) -> Callable[[object], object]:
+    """Returns the function that gives an argument its plain values.
+
+    A target has one copy of them, which its aliases share, so that each sees the others' writes.
+    """
+    own: dict[int, torch.Tensor] = {}
+
+    def plain(value: object) -> object:
+        if not _is_quantized(value):
+            return unwrapped(value)
+        if id(value) not in own:
+            first = overlaps.first(value)
+            if first is None or id(first) not in own:
+                return value._plain()
+            own[id(value)] = own[id(first)].view(value.shape)
+        return own[id(value)]
+
+    for target in targets:
+        first = overlaps.first(target)
+        if first is None or first is target:
+            own[id(target)] = target._plain_copy()
+    return plain
 
 
 def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> None:

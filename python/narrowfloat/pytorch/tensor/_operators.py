@@ -343,7 +343,7 @@ def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
 
 
 def _split_safely(operator: Operator, view: Operator) -> None:
-    """Makes an operator whose schema hides that its results share memory one that gives views."""
+    """Makes `operator` give what `view` gives: its schema hides that its results share memory."""
 
     @reads_transposed(operator)
     @implements(operator, QuantizedTensor)

@@ -120,6 +120,10 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     def _live_buffers(self) -> list[torch.Tensor]:
         return [buffer for buffer in self._tensors() if buffer is not None]
 
+    def _code_buffers(self) -> list[torch.Tensor]:
+        codes = (self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE])
+        return [buffer for buffer in codes if buffer is not None]
+
     # Views.
 
     def view(self, *shape: Any) -> torch.Tensor:

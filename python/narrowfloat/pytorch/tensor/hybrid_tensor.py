@@ -413,7 +413,8 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return [buffer for child in self._children() for buffer in child._live_buffers()]
 
     def _code_buffers(self) -> list[torch.Tensor]:
-        return [buffer for child in self._children() for buffer in child._code_buffers()]
+        tensors = [child for child in self._children() if isinstance(child, QuantizedTensor)]
+        return [buffer for child in tensors for buffer in child._code_buffers()]
 
     def view(self, *shape: Any) -> torch.Tensor:
         """Returns a hybrid tensor, or plain values where a child cannot be viewed so.

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jax.typing import DTypeLike
 
 from narrowfloat.jax.fake_quantize import zero_cotangents
+from narrowfloat.jax.primitives.array_types import vary_over, varying_axes
 from narrowfloat.jax.quantize.factory import QuantizerSet
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 from narrowfloat.jax.quantize.tensor import (
@@ -16,6 +19,14 @@ from narrowfloat.jax.quantize.tensor import (
     NoScaleTensor,
     ScaledTensor1x,
 )
+
+
+def vary_with(quantizer_set: QuantizerSet, *operands: jax.Array | None) -> list[Any]:
+    """Returns the operands of a layer, varying over the axes that any of them or the set varies
+    over: so does its result. JAX sums the gradient of each over the axes that it gained.
+    """
+    axes = varying_axes(jax.tree.leaves((operands, quantizer_set)))
+    return [operand if operand is None else vary_over(operand, axes) for operand in operands]
 
 
 def kept_for_backward(

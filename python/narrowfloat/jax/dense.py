@@ -14,10 +14,12 @@ from narrowfloat.jax.backward import (
     refuse_missing,
     states_of,
     value_dtype,
+    vary_with,
 )
 from narrowfloat.jax.cpp_extensions.gemm import gemm
 from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.grouped_dense import grouped_dense
+from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 
@@ -50,7 +52,8 @@ def dense(
             "dense: contracting_dims must be the last dimensions of x and the first of kernel, got "
             f"{(of_x, of_kernel)} for {x.ndim} and {kernel.ndim} dimensions"
         )
-    return _dense(x, kernel, bias, quantizer_set, count)
+    operands = vary_with(quantizer_set, x, kernel, bias)
+    return _dense(*operands, quantizer_set, count)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -80,6 +83,7 @@ def _forward(
         kept_for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
         bias,
         quantizer_set,
+        (Placement.of(x), Placement.of(kernel)),
     )
     return product, kept
 
@@ -87,7 +91,7 @@ def _forward(
 def _backward(
     n_contracting: int, kept: tuple[Any, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None, object]:
-    x_tensor, kernel_tensor, bias, quantizer_set = kept
+    x_tensor, kernel_tensor, bias, quantizer_set, places = kept
     refuse_missing("dense", x_tensor, kernel_tensor)
     columns = gradient.ndim - (x_tensor.ndim - n_contracting)
     dy, dbias = quantize_dbias(
@@ -99,6 +103,7 @@ def _backward(
     dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=value_dtype(kernel_tensor))
     if bias is not None and dbias is not None:
         dbias = dbias.astype(bias.dtype)
+    dx, dkernel = (place.place(of) for place, of in zip(places, (dx, dkernel), strict=True))
     return dx, dkernel, dbias, states_of(quantizer_set)
 
 

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 
 from narrowfloat import _core
-from narrowfloat.jax._library import register
+from narrowfloat.jax.primitives.array_types import Placement, vary_over, varying_axes
+from narrowfloat.jax.primitives.base import BasePrimitive, register_whole
 from narrowfloat.jax.quantize.quantizer import Quantizer
+from narrowfloat.jax.quantize.scaling_modes import normalize_axis
 
 
 def zero_cotangents(tree: object) -> object:
@@ -24,6 +28,18 @@ def zero_cotangents(tree: object) -> object:
         return np.zeros(leaf.shape, jax.dtypes.float0)
 
     return jax.tree.map(zero, tree)
+
+
+@register_whole
+class FakeQuantizePrimitive(BasePrimitive):
+    """nf_fake_quantize_ffi: the values of x under a spec."""
+
+    name = "nf_fake_quantize_ffi"
+    static_args = ("spec", "flatten_axis")
+
+    @staticmethod
+    def abstract(x: ShapedArray, **static: object) -> Sequence[ShapedArray]:
+        return [ShapedArray(x.shape, x.dtype)]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -42,14 +58,17 @@ def _straight_through(
 
 def _forward(
     x: jax.Array, quantizer: Quantizer, flatten_axis: int
-) -> tuple[tuple[jax.Array, Quantizer], Quantizer]:
-    return _straight_through(x, quantizer, flatten_axis), quantizer
+) -> tuple[tuple[jax.Array, Quantizer], tuple[Quantizer, Placement]]:
+    return _straight_through(x, quantizer, flatten_axis), (quantizer, Placement.of(x))
 
 
 def _backward(
-    flatten_axis: int, quantizer: Quantizer, cotangents: tuple[jax.Array, Quantizer]
+    flatten_axis: int,
+    kept: tuple[Quantizer, Placement],
+    cotangents: tuple[jax.Array, Quantizer],
 ) -> tuple[jax.Array, object]:
-    return cotangents[0], zero_cotangents(quantizer)
+    quantizer, placement = kept
+    return placement.place(cotangents[0]), zero_cotangents(quantizer)
 
 
 _straight_through.defvjp(_forward, _backward)
@@ -57,18 +76,13 @@ _straight_through.defvjp(_forward, _backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _by_spec(x: jax.Array, spec: str, flatten_axis: int) -> jax.Array:
-    register()
-    call = jax.ffi.ffi_call(
-        "nf_fake_quantize_ffi",
-        jax.ShapeDtypeStruct(x.shape, x.dtype),
-        vmap_method="sequential",  # each item is a separate tensor
-    )
-    return call(x, spec=spec, flatten_axis=np.int64(flatten_axis % x.ndim))
+    bind = FakeQuantizePrimitive.outer_primitive.bind
+    return bind(x, spec=str(spec), flatten_axis=normalize_axis(flatten_axis, x.ndim))[0]
 
 
 _by_spec.defvjp(
-    lambda x, spec, flatten_axis: (_by_spec(x, spec, flatten_axis), None),
-    lambda spec, flatten_axis, residuals, cotangent: (cotangent,),
+    lambda x, spec, flatten_axis: (_by_spec(x, spec, flatten_axis), Placement.of(x)),
+    lambda spec, flatten_axis, placement, cotangent: (placement.place(cotangent),),
 )
 
 
@@ -89,6 +103,7 @@ def fake_quantize(
     if isinstance(quantizer, str):
         _core.block_of(quantizer.partition(":")[0])  # finds the scheme
         return _by_spec(x, quantizer, flatten_axis)
+    x = vary_over(x, varying_axes(jax.tree.leaves(quantizer)))  # as its values do
     values, updated = _straight_through(x, quantizer, flatten_axis)
     vars(quantizer).update(vars(updated))
     return values

@@ -15,9 +15,11 @@ from narrowfloat.jax.backward import (
     refuse_missing,
     states_of,
     value_dtype,
+    vary_with,
 )
 from narrowfloat.jax.cpp_extensions.grouped_gemm import GroupedTensor, grouped_gemm
 from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
+from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
@@ -57,7 +59,8 @@ def grouped_dense(
             "grouped_dense: group_offset and kernel_fsdp_info are not supported"
         )
     dtype = jax.numpy.dtype(x.dtype if preferred_element_type is None else preferred_element_type)
-    return _grouped_dense(dtype, x, kernel, group_sizes, bias, quantizer_set)
+    operands = vary_with(quantizer_set, x, kernel, group_sizes, bias)
+    return _grouped_dense(dtype, *operands, quantizer_set)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -96,12 +99,13 @@ def _forward(
         group_sizes,
         bias,
         quantizer_set,
+        (Placement.of(x), Placement.of(kernel)),
     )
     return product, kept
 
 
 def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    x_tensor, kernel_tensor, group_sizes, bias, quantizer_set = kept
+    x_tensor, kernel_tensor, group_sizes, bias, quantizer_set, places = kept
     refuse_missing("grouped_dense", x_tensor, kernel_tensor)
     dy = grouped_quantize(gradient, quantizer_set.dgrad, group_sizes)
     dx = grouped_gemm(
@@ -117,6 +121,7 @@ def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> t
         preferred_element_type=value_dtype(kernel_tensor),
     )
     dbias = None if bias is None else grouped_dbias(gradient, group_sizes).astype(bias.dtype)
+    dx, dkernel = (place.place(of) for place, of in zip(places, (dx, dkernel), strict=True))
     return dx, dkernel, None, dbias, states_of(quantizer_set)
 
 

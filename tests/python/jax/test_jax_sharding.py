@@ -8,7 +8,7 @@ import pytest
 from hostile import MODE_IDS, MODES, assert_numpy_bytes, halves, hostile, make
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from narrowfloat.jax import dense
+from narrowfloat.jax import dense, fake_quantize
 from narrowfloat.jax.cpp_extensions.quantization import (
     grouped_quantize,
     quantize,
@@ -193,6 +193,34 @@ def test_axes_of_explicit_type() -> None:
         tensor = jax.jit(lambda a, m=mode, d=dtype: quantize(a, make(m, d, BOTH)))(sharded)
         assert_numpy_bytes(tensor, x, make(mode, dtype, BOTH))
         assert spread(halves(tensor)["rowwise"].data) == spread(sharded)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P("data", "model"), P(None, "data")], ids=str)
+@pytest.mark.parametrize("mode", [ScalingMode.MXFP8_1D_SCALING, ScalingMode.DELAYED_TENSOR_SCALING])
+def test_batches_on_axes_of_explicit_type(mode: ScalingMode, spec: P) -> None:
+    x, dtype = hostile((4, 64, 128), "float32"), "float8_e4m3fn"
+    kernel = jnp.asarray(hostile((128, 32), "float32"))
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
+
+    def layer(a: jax.Array) -> jax.Array:
+        return dense(a, kernel, quantizer_set=sets)
+
+    functions = [
+        lambda a: quantize(a, make(mode, dtype, BOTH)).dequantize(),
+        lambda a: fake_quantize(a, make(mode, dtype, BOTH)),
+        lambda a: fake_quantize(a, "nvfp4"),
+        layer,
+    ]
+    gradients = [jax.grad(lambda a, f=f: jnp.sum(f(a) ** 2)) for f in functions[1:]]
+    for function in (*functions, *gradients):
+        batched = jax.jit(jax.vmap(function))
+        found, alone = batched(put(x, mesh, spec)), batched(jnp.asarray(x))
+        assert np.asarray(found).tobytes() == np.asarray(alone).tobytes()
+        if spec[0] is not None:
+            assert spread(found)[0] == 2
+    outside = jax.vmap(functions[0])(put(x, mesh, spec))
+    assert np.asarray(outside).tobytes() == np.asarray(jax.vmap(functions[0])(x)).tobytes()
 
 
 @pytest.mark.parametrize("mode", [ScalingMode.MXFP8_1D_SCALING, ScalingMode.CURRENT_TENSOR_SCALING])

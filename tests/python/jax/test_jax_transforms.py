@@ -15,6 +15,7 @@ from narrowfloat.jax.quantize import (
     NoScaleTensor,
     NVFP4Quantizer,
     QuantizeLayout,
+    QuantizerFactory,
     ScaledTensor,
     ScalingMode,
 )
@@ -139,6 +140,24 @@ def test_checkpoint(mode: ScalingMode, dtype: str) -> None:
     plain, again = jax.grad(loss)(x), jax.grad(jax.checkpoint(loss))(x)
     # tanh' made again by the same operations, but perhaps fused otherwise: a rounding or two.
     np.testing.assert_allclose(plain, again, rtol=2**-21)
+
+
+@MODE_CASES
+def test_without_jit_at_all(mode: ScalingMode, dtype: str) -> None:
+    x = jnp.asarray(hostile((2, 32, 64), "float32"))
+
+    def run(a: jax.Array) -> tuple:
+        quantizer = make(mode, dtype, BOTH)
+        made = quantize_dbias(a[0], quantizer)
+        return made, jax.vmap(lambda b: quantize(b, make(mode, dtype, BOTH)))(a), quantizer
+
+    def loss(a: jax.Array) -> jax.Array:
+        sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
+        return jnp.sum(nfj.dense(a, jnp.eye(64, 32), quantizer_set=sets))
+
+    with jax.disable_jit():
+        found = run(x), jax.grad(loss)(x[0]), nfj.fake_quantize(x[0], "nvfp4")
+    same(found, (run(x), jax.grad(loss)(x[0]), nfj.fake_quantize(x[0], "nvfp4")))
 
 
 def test_leaves_are_kept_under_the_checkpoint_name() -> None:

@@ -16,7 +16,13 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
-from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
+from narrowfloat.jax.primitives.array_types import result_type, vary_alike, varying_axes
+from narrowfloat.jax.primitives.base import (
+    Arrays,
+    BasePrimitive,
+    register_primitive,
+    register_whole,
+)
 from narrowfloat.jax.primitives.sharding import (
     Axes,
     Factors,
@@ -37,6 +43,18 @@ def largest_over(amax: jax.Array, names: Axes) -> jax.Array:
         return amax
     gathered = jax.lax.all_gather(amax, names)
     return AmaxCalculationPrimitive.inner_primitive.bind(gathered)[0]
+
+
+def largest_for(state: Sequence[jax.Array], amax: jax.Array) -> jax.Array:
+    """Returns the largest amax of the devices of shard_map that share `state`: over the manual axes
+    that `amax` varies over and `state` does not.
+    """
+    names = tuple(sorted(varying_axes([amax]) - varying_axes(state)))
+    if not names:
+        return amax
+    # Bits of magnitudes have the order of the magnitudes, and XLA flushes none of them.
+    bits = jax.lax.bitcast_convert_type(amax, jnp.int32)
+    return jax.lax.bitcast_convert_type(jax.lax.pmax(bits, names), jnp.float32)
 
 
 class _OfInput(BasePrimitive):
@@ -136,14 +154,38 @@ def calculate_post_rht_amax(
     return amax, post_rht_amax
 
 
+@register_whole
+class GroupedAmaxPrimitive(BasePrimitive):
+    """float32 (G,): the largest magnitude of each group of slices of axis 0.
+
+    Operands: x; group_sizes: int32 (G,).
+    """
+
+    name = "nf_grouped_amax_ffi"
+    static_args = ()
+
+    @staticmethod
+    def abstract(x: ShapedArray, group_sizes: ShapedArray) -> Sequence[ShapedArray]:
+        return [ShapedArray(group_sizes.shape, np.dtype(np.float32))]
+
+
+@register_whole
+class UpdateDelayedScalePrimitive(BasePrimitive):
+    """The next history and scale. Operands: the history, the scale and the amax: float32."""
+
+    name = "nf_update_delayed_scale_ffi"
+    static_args = ("algo", "fp8_max", "margin")
+
+    @staticmethod
+    def abstract(
+        history: ShapedArray, scale: ShapedArray, amax: ShapedArray, **static: Any
+    ) -> Sequence[ShapedArray]:
+        return [ShapedArray(of.shape, np.dtype(np.float32)) for of in (history, scale)]
+
+
 def grouped_amax(x: jax.Array, group_sizes: jax.Array) -> jax.Array:
     """Returns float32 (G,): the amax of each group of slices of axis 0; 0 for an empty one."""
-    call = jax.ffi.ffi_call(
-        "nf_grouped_amax_ffi",
-        jax.ShapeDtypeStruct(group_sizes.shape, jnp.float32),
-        vmap_method="sequential",
-    )
-    return call(x, group_sizes)
+    return GroupedAmaxPrimitive.outer_primitive.bind(x, group_sizes)[0]
 
 
 def largest_code(q_dtype: DTypeLike) -> np.float32:
@@ -157,9 +199,10 @@ def scale_from_amax(
     """Returns what maps amax to the largest code over 2^margin; `scale` where amax is not above 0
     or not finite; at most the largest float. Shapes: all alike, float32.
     """
+    amax, scale = vary_alike([amax, scale])
     call = jax.ffi.ffi_call(
         "nf_scale_from_amax_ffi",
-        jax.ShapeDtypeStruct(amax.shape, jnp.float32),
+        result_type(amax.shape, np.dtype(np.float32), [jax.typeof(amax)]),
         vmap_method="broadcast_all",
     )
     return call(amax, scale, fp8_max=largest_code(q_dtype), margin=np.float32(margin))
@@ -176,11 +219,12 @@ def update_delayed_scale(
     """Returns the history with `amax` at its end and the oldest dropped, and the scale that
     follows.
     """
-    call = jax.ffi.ffi_call(
-        "nf_update_delayed_scale_ffi",
-        tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (history, scale)),
-        vmap_method="sequential",
+    history, scale = UpdateDelayedScalePrimitive.outer_primitive.bind(
+        history,
+        scale,
+        amax,
+        algo=str(algo),
+        fp8_max=largest_code(q_dtype),
+        margin=np.float32(margin),
     )
-    attributes = {"algo": algo, "fp8_max": largest_code(q_dtype), "margin": np.float32(margin)}
-    history, scale = call(history, scale, amax, **attributes)
     return history, scale

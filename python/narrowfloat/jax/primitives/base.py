@@ -26,6 +26,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from narrowfloat.jax import _library
+from narrowfloat.jax.primitives.array_types import result_type, vary_alike
 
 Arrays = Sequence[jax.Array]
 
@@ -103,11 +104,26 @@ def register_primitive(cls: type[BasePrimitive]) -> type[BasePrimitive]:
         cls.outer_abstract,
         mlir.lower_fun(_partitioned(cls), multiple_results=True),
     )
-    batching.primitive_batchers[cls.outer_primitive] = functools.partial(
-        _batch, cls.outer_primitive
-    )
-    ad.primitive_jvps[cls.outer_primitive] = functools.partial(_refuse_derivative, cls.name)
+    _add_rules(cls)
     return cls
+
+
+def register_whole(cls: type[BasePrimitive]) -> type[BasePrimitive]:
+    """Makes and registers one primitive of `cls` that is the call of the handler itself.
+
+    It has no rule of partitioning: XLA gathers operands that lie on several devices.
+    """
+    _library.register()
+    cls.inner_primitive = _make_primitive(cls.name, cls.abstract, _inner_lowering(cls))
+    cls.outer_primitive = cls.inner_primitive
+    _add_rules(cls)
+    return cls
+
+
+def _add_rules(cls: type[BasePrimitive]) -> None:
+    outer = cls.outer_primitive
+    batching.primitive_batchers[outer] = functools.partial(_batch, outer)
+    ad.primitive_jvps[outer] = functools.partial(_refuse_derivative, cls.name)
 
 
 def _refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
@@ -118,16 +134,35 @@ def _refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
     )
 
 
+class _Primitive(Primitive):
+    """A primitive whose operands vary over the same manual axes, as its results do then."""
+
+    multiple_results = True
+
+    def bind(self, *operands: Any, **static: Any) -> Arrays:
+        return super().bind(*vary_alike(operands), **static)
+
+
 def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primitive:
-    primitive = Primitive(name)
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(abstract)
-    # Outside of jit too it is compiled, so that sharded arrays stay sharded.
-    primitive.def_impl(lambda *operands, **static: _compiled(primitive, **static)(*operands))
+    def typed(*operands: ShapedArray, **static: Any) -> list[ShapedArray]:
+        made = abstract(*operands, **static)
+        return [result_type(result.shape, result.dtype, operands) for result in made]
+
+    primitive = _Primitive(name)
+    primitive.def_abstract_eval(typed)
+    primitive.def_impl(functools.partial(_run, primitive))
     mlir.register_lowering(primitive, lowering)
     # Partitioning needs the devices while it is lowered.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
     return primitive
+
+
+def _run(primitive: Primitive, *operands: jax.Array, **static: Any) -> Arrays:
+    """Runs a primitive outside of jit. It is compiled there too, so that sharded arrays stay
+    sharded; under disable_jit as well, as JAX's own primitives are.
+    """
+    with jax.disable_jit(False):
+        return _compiled(primitive, **static)(*operands)
 
 
 @functools.cache
@@ -156,6 +191,14 @@ def _batch(
     batched = [
         jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
     ]
+    # On a mesh of explicit axes a loop needs all items on each device, and JAX expects the results
+    # to be spread as the items were.
+    spread = [of for x in batched if (of := jax.typeof(x).sharding).spec[0] is not None]
+    for i, x in enumerate(batched):
+        of = jax.typeof(x).sharding
+        if of in spread:
+            whole = NamedSharding(of.mesh, PartitionSpec(None, *of.spec[1:]))
+            batched[i] = jax.sharding.reshard(x, whole)
 
     def one(items: Arrays) -> Arrays:
         left = iter(items)
@@ -163,6 +206,9 @@ def _batch(
         return primitive.bind(*full, **static)
 
     results = jax.lax.map(one, batched)
+    if spread:
+        place = NamedSharding(spread[0].mesh, PartitionSpec(spread[0].spec[0]))
+        results = [jax.sharding.reshard(result, place) for result in results]
     return results, [0] * len(results)
 
 

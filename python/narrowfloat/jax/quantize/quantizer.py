@@ -224,11 +224,14 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
     )
 
     def update(self, amax: jax.Array) -> None:
-        """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,)."""
+        """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,).
+
+        Inside shard_map devices that share the state take the largest of their amaxes.
+        """
         self.amax_history, self.scale = amax_calls.update_delayed_scale(
             self.amax_history,
             self.scale,
-            amax,
+            amax_calls.largest_for([self.amax_history, self.scale], amax),
             self.q_dtype,
             self.margin,
             self.amax_compute_algo.value,

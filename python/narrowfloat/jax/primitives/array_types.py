@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What JAX's types of arrays say about several devices.
+
+Inside shard_map that is the manual axes that an array varies over, by which JAX checks that a
+result is the same on all devices where a program says so. On a mesh of explicit axes it is the
+placement of each dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+from jax.core import ShapedArray
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+
+from narrowfloat.jax.quantize.scaling_modes import Shape
+
+
+def axes_of_type(aval: ShapedArray) -> frozenset[str]:
+    """Returns the axes that values of a type vary over; none outside of shard_map, or where it
+    does not check.
+    """
+    manual = getattr(aval, "manual_axis_type", None)  # before JAX 0.10 the type has `vma` itself
+    return getattr(aval, "vma", frozenset()) if manual is None else manual.varying
+
+
+def varying_axes(values: Iterable[jax.Array]) -> frozenset[str]:
+    """Returns the axes that any of `values` varies over."""
+    return frozenset().union(*(axes_of_type(jax.typeof(value)) for value in values))
+
+
+def vary_over(value: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """Returns `value` with a type that varies over `axes` too; its cotangent is summed over
+    them.
+    """
+    missing = axes - varying_axes([value])
+    return jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
+
+
+def vary_alike(values: Sequence[jax.Array]) -> list[jax.Array]:
+    """Returns `values` with types that vary over the same axes, as the operands of JAX's own
+    primitives do.
+    """
+    axes = varying_axes(values)
+    return [vary_over(value, axes) for value in values] if axes else list(values)
+
+
+def result_type(shape: Shape, dtype: DTypeLike, operands: Sequence[ShapedArray]) -> ShapedArray:
+    """Returns the type of a result that varies over the axes that an operand varies over.
+
+    operands: their types.
+    """
+    widest = max(operands, key=lambda operand: len(axes_of_type(operand)), default=None)
+    if widest is None or not axes_of_type(widest):
+        return ShapedArray(shape, dtype)
+    everywhere = NamedSharding(widest.sharding.mesh, PartitionSpec())
+    return widest.update(shape=shape, dtype=dtype, weak_type=False, sharding=everywhere)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Placement:
+    """The placement of an array that a backward pass returns the cotangent of."""
+
+    sharding: NamedSharding
+
+    @staticmethod
+    def of(x: jax.Array) -> Placement:
+        return Placement(jax.typeof(x).sharding)
+
+    def place(self, cotangent: jax.Array) -> jax.Array:
+        """Returns `cotangent` where the array lies, as JAX expects it where axes are explicit."""
+        found = jax.typeof(cotangent).sharding
+        if found.mesh.empty or found == self.sharding or not _are_explicit(self.sharding):
+            return cotangent
+        return jax.sharding.reshard(cotangent, self.sharding)
+
+
+def _are_explicit(sharding: NamedSharding) -> bool:
+    return jax.sharding.AxisType.Explicit in sharding.mesh.axis_types

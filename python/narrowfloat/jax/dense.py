@@ -21,7 +21,7 @@ from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.grouped_dense import grouped_dense
 from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage, normalize_dims
 
 
 def dense(
@@ -39,19 +39,22 @@ def dense(
     order; bias has the others of kernel. The result has the dtype of x.
     quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
     after the step, to be put in the place of the old one: that is how delayed scales move on.
-    Errors: as quantize(); ValueError if other dimensions are contracted, or blocks are wanted and
-    a direction is not quantized.
+    Errors: as quantize(); ValueError if other dimensions are contracted, bias has another shape, or
+    blocks are wanted and a direction is not quantized.
     """
     of_x, of_kernel = (tuple(dims) for dims in contracting_dims)
     count = len(of_x)
-    trailing = tuple(range(x.ndim - count, x.ndim))
-    if tuple(dim % x.ndim for dim in of_x) != trailing or tuple(
-        dim % kernel.ndim for dim in of_kernel
-    ) != tuple(range(count)):
+    found = (
+        normalize_dims("dense", "x", of_x, x.ndim),
+        normalize_dims("dense", "kernel", of_kernel, kernel.ndim),
+    )
+    if found != (tuple(range(x.ndim - count, x.ndim)), tuple(range(count))):
         raise ValueError(
             "dense: contracting_dims must be the last dimensions of x and the first of kernel, got "
             f"{(of_x, of_kernel)} for {x.ndim} and {kernel.ndim} dimensions"
         )
+    if bias is not None and bias.shape != kernel.shape[count:]:
+        raise ValueError(f"dense: bias must have shape {kernel.shape[count:]}, got {bias.shape}")
     operands = vary_with(quantizer_set, x, kernel, bias)
     return _dense(*operands, quantizer_set, count)
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from narrowfloat import _core
-from narrowfloat.jax.primitives.array_types import Placement, vary_over, varying_axes
+from narrowfloat.jax.primitives.array_types import Placement, check_float, vary_over, varying_axes
 from narrowfloat.jax.primitives.base import BasePrimitive, register_whole
 from narrowfloat.jax.quantize.quantizer import Quantizer
 from narrowfloat.jax.quantize.scaling_modes import normalize_axis
@@ -39,6 +39,7 @@ class FakeQuantizePrimitive(BasePrimitive):
 
     @staticmethod
     def abstract(x: ShapedArray, **static: object) -> Sequence[ShapedArray]:
+        check_float("fake_quantize", x.dtype)
         return [ShapedArray(x.shape, x.dtype)]
 
 
@@ -96,7 +97,7 @@ def fake_quantize(
                has it on NumPy: x is then not sharded on its way. Or None, which is the quantizer
                of ScalingMode.NO_SCALING: x is returned.
     The gradient passes straight through. Errors: as Quantizer.quantize; ValueError for an unknown
-    scheme; other errors of a spec, and those of x under it, come when the call runs.
+    scheme; other errors of a spec, and those of the shape of x under it, come when the call runs.
     """
     if quantizer is None:
         return x

@@ -22,7 +22,12 @@ from narrowfloat.jax.primitives.gemm import (
 from narrowfloat.jax.product_mode import FAST, get_product_mode
 from narrowfloat.jax.quantize.dequantizer import dequantize_tensor, spec_of_data, spec_text
 from narrowfloat.jax.quantize.quantizer import Quantizer
-from narrowfloat.jax.quantize.scaling_modes import ScalingMode, TensorUsage
+from narrowfloat.jax.quantize.scaling_modes import (
+    ScalingMode,
+    TensorUsage,
+    check_static,
+    normalize_dims,
+)
 from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
 
 Operand = jax.Array | AbstractBaseTensor
@@ -54,22 +59,45 @@ def gemm(
     fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
     dimensions, or broadcasts to it.
     dtype: of the result, that of lhs if None; sums are float32.
-    Errors: ValueError if a direction that is read is not there.
+    Errors: ValueError if a direction that is read is not there, or contracting_dims or the shape of
+    bias do not fit.
     """
+    of_lhs, of_rhs = contracting_dims
     dims = [
-        tuple(dim % operand.ndim for dim in given)
-        for given, operand in zip(contracting_dims, (lhs, rhs), strict=True)
+        normalize_dims("gemm", "lhs", of_lhs, lhs.ndim),
+        normalize_dims("gemm", "rhs", of_rhs, rhs.ndim),
     ]
     left = _pick(lhs, dims[0], TensorUsage.LHS, TensorUsage.LHS_TRANS, lhs_quantizer)
     right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS, rhs_quantizer)
     out_dtype = jnp.dtype(_dtype_of(left) if dtype is None else dtype)
     addend = bias if fuse_bias else None
+    if addend is not None:
+        _check_bias(addend, _kept_shape(right, dims[1]))
     factors = _factors(left, right, dims)
     if factors is None:
         product = _multiply_values(left, right, dims, addend)
     else:
         product = multiply_factors(*factors, addend, out_dtype, get_product_mode())
     return product.astype(out_dtype)
+
+
+def _kept_shape(operand: NoScaleTensor | ScaledTensor1x, dims: Dims) -> tuple[int, ...]:
+    """Returns the sizes of the dimensions that are not contracted, in the order of the input."""
+    shape = operand.data.shape
+    kept = [dim for dim in range(operand.ndim) if dim not in dims]
+    if isinstance(operand, ScaledTensor1x):
+        kept = [_place(operand, dim) for dim in kept]
+    return tuple(shape[place] for place in kept)
+
+
+def _check_bias(bias: jax.Array, kept: tuple[int, ...]) -> None:
+    if bias.ndim > len(kept) or any(
+        extent not in (1, of) for extent, of in zip(bias.shape[::-1], kept[::-1], strict=False)
+    ):
+        raise ValueError(
+            f"gemm: bias must have the shape {kept} of the other dimensions of rhs, or one that "
+            f"broadcasts to it, got {bias.shape}"
+        )
 
 
 def _multiply_values(
@@ -125,6 +153,8 @@ def _factors(
         return None
     if not _are_of_one_family(left, right) or left.has_rht_applied != right.has_rht_applied:
         return None
+    for operand in (left, right):
+        check_static("gemm", operand.data.shape)
     pairs = list(zip((left, right), dims, strict=True))
     extents = [[of.data.shape[_place(of, dim)] for dim in own] for of, own in pairs]
     if extents[0] != extents[1] or 0 in (*left.data.shape, *right.data.shape):

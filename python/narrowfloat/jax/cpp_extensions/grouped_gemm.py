@@ -18,7 +18,7 @@ from narrowfloat.jax.primitives.gemm import GroupedFactor, Side, multiply_groups
 from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage, check_static, normalize_dims
 from narrowfloat.jax.quantize.tensor import (
     GroupedNoScaleTensor,
     GroupedScaledTensor1x,
@@ -55,12 +55,12 @@ def grouped_gemm(
     of_lhs, of_rhs = (
         cast(GroupedQuantizer | None, q) for q in (quantizer_set.x, quantizer_set.kernel)
     )
-    lhs = _quantized(lhs, of_lhs, contracting_dims[0], TensorUsage.LHS)
-    rhs = _quantized(rhs, of_rhs, contracting_dims[1], TensorUsage.RHS_TRANS)
-    left, right = (
-        Part.of("lhs", lhs, contracting_dims[0]),
-        Part.of("rhs", rhs, contracting_dims[1]),
-    )
+    lhs_dims, rhs_dims = contracting_dims
+    lhs_dims = normalize_dims("grouped_gemm", "lhs", lhs_dims, lhs.ndim)
+    rhs_dims = normalize_dims("grouped_gemm", "rhs", rhs_dims, rhs.ndim)
+    lhs = _quantized(lhs, of_lhs, lhs_dims, TensorUsage.LHS)
+    rhs = _quantized(rhs, of_rhs, rhs_dims, TensorUsage.RHS_TRANS)
+    left, right = Part.of("lhs", lhs, lhs_dims), Part.of("rhs", rhs, rhs_dims)
     sizes = _sizes(lhs, rhs, left, right)
     kept = (*left.kept, *right.kept)
     out_shape = kept if rhs.first_dims is None else (sizes.size, *kept)
@@ -145,7 +145,7 @@ def _quantized(
     else:
         quantized = tensor
     if isinstance(quantized, ScaledTensor2x):
-        is_last = dims[-1] % quantized.ndim == quantized.ndim - 1
+        is_last = dims[-1] == quantized.ndim - 1
         by_columns = TensorUsage.LHS_TRANS if by_rows is TensorUsage.LHS else TensorUsage.RHS
         quantized = quantized.get_tensor(by_rows if is_last else by_columns)
     return cast(GroupedTensor, quantized)
@@ -187,6 +187,7 @@ def _checked(sizes: jax.Array, rows: int) -> jax.Array:
 
 def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFactor:
     """Raises ValueError if codes are there in the other direction only."""
+    check_static("grouped_gemm", tensor.original_shape)
     needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
     if tensor.is_colwise != needs_columns:
         raise ValueError(

@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 from narrowfloat._core import get_dbias_quantize_workspace_sizes
 from narrowfloat.jax.cpp_extensions.amax import AmaxScope
 from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
+from narrowfloat.jax.primitives.array_types import check_float
 from narrowfloat.jax.primitives.dequantize import DequantizePrimitive
-from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive
+from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive, check_sizes
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.quantizer import (
     DelayedScaleQuantizer,
@@ -144,8 +145,9 @@ def grouped_quantize(
     slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
     own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
-    quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for group_sizes
-    that are not int32; JaxRuntimeError if they do not add up.
+    quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
+    is not float32, float16 or bfloat16, or group_sizes that are not int32; JaxRuntimeError if those do
+    not add up.
     """
     if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
         raise ValueError(
@@ -155,6 +157,8 @@ def grouped_quantize(
     if quantizer is None:
         return GroupedNoScaleTensor(x, None, group_sizes, None, x.shape)
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
+    check_float("grouped_quantize", x.dtype)
+    check_sizes(sizes)
     if sizes.size != len(quantizer.quantizers):
         raise ValueError(
             "grouped_quantize: group_sizes must have one size per quantizer, "

@@ -16,7 +16,12 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
-from narrowfloat.jax.primitives.array_types import result_type, vary_alike, varying_axes
+from narrowfloat.jax.primitives.array_types import (
+    check_float,
+    result_type,
+    vary_alike,
+    varying_axes,
+)
 from narrowfloat.jax.primitives.base import (
     Arrays,
     BasePrimitive,
@@ -31,6 +36,7 @@ from narrowfloat.jax.primitives.sharding import (
     spec_of,
     whole_blocks,
 )
+from narrowfloat.jax.quantize.scaling_modes import check_static
 
 ONE = ShapedArray((1,), np.dtype(np.float32))
 
@@ -102,6 +108,7 @@ class AmaxCalculationPrimitive(_OfInput):
 
     @staticmethod
     def abstract(x: ShapedArray) -> Sequence[ShapedArray]:
+        check_float("amax", x.dtype)
         return [ONE]
 
 
@@ -114,6 +121,7 @@ class RHTAmaxCalculationPrimitive(_OfInput):
 
     @staticmethod
     def abstract(x: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+        check_float("rht_amax", x.dtype)
         return [ONE, ONE]
 
     @staticmethod
@@ -126,7 +134,7 @@ class RHTAmaxCalculationPrimitive(_OfInput):
 
 def calculate_amax(x: jax.Array) -> jax.Array:
     """Returns float32 (1,): the largest magnitude of `x`, over all devices; NaN ignored, 0 if
-    empty.
+    empty. Errors: TypeError for an input that is not float32, float16 or bfloat16.
     """
     return AmaxCalculationPrimitive.outer_primitive.bind(x)[0]
 
@@ -137,9 +145,11 @@ def calculate_post_rht_amax(
     """Returns the amax of `x` (0 if not asked for) and that of its columns, transformed; float32
     (1,).
 
-    Errors: ValueError if rows do not come in groups of the transform.
+    Errors: TypeError as calculate_amax(); ValueError if rows do not come in groups of the
+    transform.
     """
     axis = flatten_axis + x.ndim if flatten_axis < 0 else flatten_axis
+    check_static("rht", x.shape)
     rows = math.prod(x.shape[:axis])
     if rows % _core.HADAMARD_SIZE:
         raise ValueError(
@@ -166,6 +176,11 @@ class GroupedAmaxPrimitive(BasePrimitive):
 
     @staticmethod
     def abstract(x: ShapedArray, group_sizes: ShapedArray) -> Sequence[ShapedArray]:
+        check_float("grouped_amax", x.dtype)
+        if group_sizes.dtype.name != "int32":
+            raise TypeError(
+                f"grouped_amax: group_sizes must be int32, got {group_sizes.dtype.name}"
+            )
         return [ShapedArray(group_sizes.shape, np.dtype(np.float32))]
 
 

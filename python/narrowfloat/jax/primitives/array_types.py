@@ -60,6 +60,13 @@ def result_type(shape: Shape, dtype: DTypeLike, operands: Sequence[ShapedArray])
     return widest.update(shape=shape, dtype=dtype, weak_type=False, sharding=everywhere)
 
 
+def check_float(verb: str, dtype: DTypeLike) -> None:
+    """Raises TypeError for an input of a dtype that handlers do not quantize."""
+    name = jax.numpy.dtype(dtype).name
+    if name not in ("float32", "float16", "bfloat16"):
+        raise TypeError(f"{verb}: the input must be float32, float16 or bfloat16, got {name}")
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Placement:

@@ -19,7 +19,7 @@ from narrowfloat import _core
 from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
 from narrowfloat.jax.primitives.sharding import Factors, axes_of, spec_of, whole_blocks
 from narrowfloat.jax.quantize.scale_padding import pad_scales
-from narrowfloat.jax.quantize.scaling_modes import normalize_axis, split_shape
+from narrowfloat.jax.quantize.scaling_modes import check_static, normalize_axis, split_shape
 
 
 def is_columnwise(spec: str) -> bool:
@@ -33,6 +33,7 @@ def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> j
     """
     if scale_inv.ndim <= 1:
         return scale_inv
+    check_static("dequantize", matrix)
     shapes = _core.scale_shapes(spec.partition(":")[0], *matrix, is_columnwise(spec))
     return pad_scales(scale_inv, *shapes)
 

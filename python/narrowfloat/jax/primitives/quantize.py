@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from narrowfloat import _core
 from narrowfloat.jax.primitives.amax import largest_over
+from narrowfloat.jax.primitives.array_types import check_float
 from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
 from narrowfloat.jax.primitives.sharding import (
     Axes,
@@ -231,10 +232,7 @@ def result_shapes(
 
 
 def _check(x: ShapedArray, mode: ScalingMode, static: dict[str, Any]) -> None:
-    if x.dtype.name not in ("float32", "float16", "bfloat16"):
-        raise TypeError(
-            f"quantize: the input must be float32, float16 or bfloat16, got {x.dtype.name}"
-        )
+    check_float("quantize", x.dtype)
     mode.get_scheme(static["out_dtype"])
     if not mode.is_nvfp4_scaling:
         for option in ("stochastic_rounding", "use_rht"):

@@ -15,7 +15,8 @@ from jax.typing import DTypeLike
 from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.common.recipe import DelayedScaling
 from narrowfloat.jax.primitives import amax as amax_calls
-from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
+from narrowfloat.jax.primitives.array_types import check_float
+from narrowfloat.jax.primitives.quantize import STATE_WORDS, DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
 from narrowfloat.jax.quantize.tensor import (
     NoScaleTensor,
@@ -140,6 +141,7 @@ class Quantizer:
         """Returns quantize(), and the sums of the columns in the dtype of x, if asked for."""
         x = x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
         layout = self.q_layout if q_layout is None else q_layout
+        check_float("quantize", x.data.dtype)
         axis = normalize_axis(flatten_axis, x.ndim)
         operands = self._operands(x, layout, axis)
         use_rht = layout.has_colwise and self._transforms()
@@ -253,12 +255,27 @@ class BlockScaleQuantizer(Quantizer):
     checkpoint_name: str | None = None
 
 
+def _checked_state(state: jax.Array) -> jax.Array:
+    """Returns the words of a generator. Errors: TypeError or ValueError unless they are such."""
+    name = "stochastic_rounding_rng_state"
+    if not isinstance(state, jax.Array | np.ndarray):
+        raise TypeError(f"quantize: {name} must be a JAX array, got {type(state).__name__}")
+    if state.dtype.name != "uint32":
+        raise TypeError(f"quantize: {name} must be uint32, got {state.dtype.name}")
+    if state.ndim not in (1, 2) or state.shape[-1] != STATE_WORDS or state.shape[0] == 0:
+        raise ValueError(
+            f"quantize: {name} must have shape ({STATE_WORDS},), or (n, {STATE_WORDS}) for n "
+            f"devices, got {state.shape}"
+        )
+    return jnp.asarray(state)
+
+
 @pytree(["stochastic_rounding_rng_state"])
 @dataclass
 class NVFP4Quantizer(Quantizer):
     """Quantizes to 4-bit codes with one scale per block and an amax of the tensor.
 
-    stochastic_rounding_rng_state: uint32, four words for each device, or None: to nearest.
+    stochastic_rounding_rng_state: uint32 (4,), or (n, 4): a row for each device; None: to nearest.
     use_rht: colwise data are those of the random Hadamard transform.
     """
 
@@ -290,7 +307,7 @@ class NVFP4Quantizer(Quantizer):
     def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
         given = {}
         if self.stochastic_rounding_rng_state is not None:
-            given["sr_rng_state"] = self.stochastic_rounding_rng_state
+            given["sr_rng_state"] = _checked_state(self.stochastic_rounding_rng_state)
         if not (self.use_rht and layout.has_colwise):
             return _operands(amax=_amax_of(x), **given)
         amax, post_rht_amax = amax_calls.calculate_post_rht_amax(x.data, axis, x.amax is None)

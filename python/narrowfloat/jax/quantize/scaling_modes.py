@@ -44,6 +44,29 @@ def normalize_axis(flatten_axis: int, ndim: int) -> int:
     return axis
 
 
+def check_static(verb: str, shape: Sequence[int]) -> None:
+    """Raises ValueError for a shape with symbolic dimensions, as jax.export may have them.
+
+    Shapes of block scales, and of operands of products of codes, are computed while tracing.
+    """
+    if not all(isinstance(extent, int | np.integer) for extent in shape):
+        raise ValueError(f"{verb}: shapes must be static, got {tuple(shape)}")
+
+
+def normalize_dims(verb: str, operand: str, dims: Sequence[int], ndim: int) -> Shape:
+    """Returns the contracted dimensions of an operand, counted from the front.
+
+    Errors: ValueError unless there are one or more, each a dimension of its own.
+    """
+    counted = tuple(dim + ndim if dim < 0 else dim for dim in dims)
+    if not counted or len({*counted}) < len(counted) or not {*counted} <= {*range(ndim)}:
+        raise ValueError(
+            f"{verb}: contracting_dims of {operand} must be one or more of its {ndim} dimensions, "
+            f"each once, got {tuple(dims)}"
+        )
+    return counted
+
+
 def split_shape(shape: Sequence[int], flatten_axis: int) -> tuple[int, int]:
     """Returns the rows and columns of a tensor split at `flatten_axis`."""
     axis = normalize_axis(flatten_axis, len(shape))
@@ -240,6 +263,7 @@ class ScalingMode(Enum):
             return (0,)
         if self.is_tensor_scaling():
             return (0,) if math.prod(shape) == 0 else (1,)
+        check_static("quantize", shape)
         if data_layout != self.get_data_layout()[is_colwise]:
             raise ValueError(
                 f"quantize: {'colwise' if is_colwise else 'rowwise'} data of {self.name} must have "
@@ -306,6 +330,7 @@ class ScalingMode(Enum):
         """
         if not self.is_block_scaling:
             return (n_groups,)
+        check_static("grouped_quantize", data_shape)
         axis = normalize_axis(flatten_axis, len(data_shape))
         content, stored = _core.scale_shapes(
             self.get_scheme(), *split_shape(data_shape, axis), is_colwise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaling modes, quantized tensors and quantizers, as TransformerEngine's JAX package has them."""
 
-from narrowfloat.jax.quantize import quantizer, tensor
+from narrowfloat.jax.quantize import quantizer, serialization, tensor  # noqa: F401
 from narrowfloat.jax.quantize.factory import (
     QuantizerFactory,
     QuantizerSet,

@@ -26,6 +26,14 @@ T = TypeVar("T")
 LogicalAxes = Sequence[str | None] | None
 
 
+_structures: dict[type, tuple[str, ...]] = {}
+
+
+def structure_of(cls: type) -> tuple[str, ...]:
+    """Returns the names of the fields that are no leaves of a class of pytree()."""
+    return _structures[cls]
+
+
 def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
     """Registers a dataclass: fields named `children` are its leaves.
 
@@ -54,6 +62,7 @@ def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
                 object.__setattr__(tensor, name, value)
             return tensor
 
+        _structures[cls] = tuple(rest)
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
         return cls
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of quantized tensors, and the linear layer over them."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +12,10 @@ from golden import Case, cases
 from hostile import MODE_IDS, MODES
 from narrowfloat.jax import dense
 from narrowfloat.jax.cpp_extensions import gemm
-from narrowfloat.jax.cpp_extensions.quantization import quantize
+from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize, quantize
 from narrowfloat.jax.quantize import (
+    DelayedScaleQuantizer,
+    GroupedQuantizer,
     NVFP4Quantizer,
     QuantizeLayout,
     QuantizerFactory,
@@ -248,6 +253,64 @@ def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
     for i, x in enumerate(xs):
         expected = multiply(make_tensor(x))
         np.testing.assert_array_equal(products[i], expected)
+
+
+def next_state(loss: Callable, sets: QuantizerSet) -> DelayedScaleQuantizer:
+    return jax.jit(jax.grad(loss))(sets).x
+
+
+def test_the_state_of_a_set_that_a_step_does_not_use_is_a_new_one() -> None:
+    sets = set_of(ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn")
+    sets = jax.grad(lambda s: jnp.sum(dense(X, KERNEL, quantizer_set=s)))(sets)
+
+    def skipped(s: QuantizerSet) -> jax.Array:
+        return jax.lax.cond(
+            X.size == 0, lambda q: jnp.sum(dense(X, KERNEL, quantizer_set=q)), lambda q: 0.0, s
+        )
+
+    after = next_state(skipped, sets)
+    assert float(after.scale[0]) == 0 and not after.amax_history.any()
+    again = replace(after)
+    fresh = DelayedScaleQuantizer(after.q_dtype, q_layout=after.q_layout)
+    tensors = [quantize(X, own) for own in (again, fresh)]
+    for found, wanted in zip(*map(jax.tree.leaves, tensors), strict=True):
+        assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
+    assert np.asarray(again.scale).tobytes() == np.asarray(fresh.scale).tobytes()
+    # An amax of 0 keeps the scale, which is that of a new state then.
+    again = replace(after)
+    quantize(jnp.zeros_like(X), again)
+    assert float(again.scale[0]) == 1
+    # The smallest subnormal number is a scale, though XLA compares it as 0.
+    tiny = jnp.asarray([1], jnp.uint32).view(jnp.float32)
+    quantizer = replace(fresh, scale=tiny)
+    assert np.asarray(jax.jit(lambda q: q.scale_in_use)(quantizer)).view(np.uint32)[0] == 1
+
+
+def test_groups_of_a_state_of_zeros() -> None:
+    def fresh() -> GroupedQuantizer:
+        mode = ScalingMode.DELAYED_TENSOR_SCALING
+        return QuantizerFactory.create(1, mode, jnp.float8_e4m3fn, n_groups=2)
+
+    sizes = jnp.asarray([X.shape[0], 0], jnp.int32)
+    zeros = jax.tree.map(jnp.zeros_like, fresh())
+    found, wanted = (grouped_quantize(X, q, sizes) for q in (zeros, fresh()))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_states_of_two_uses_add_up() -> None:
+    """As gradients do, and in TransformerEngine: docs/jax.md has the rules that follow."""
+    sets = set_of(ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn")
+
+    def once(s: QuantizerSet) -> jax.Array:
+        return jnp.sum(dense(X, KERNEL, quantizer_set=s))
+
+    alone = next_state(once, sets)
+    twice = next_state(lambda s: once(s) + once(s), sets)
+    layer = jax.vmap(lambda x, s: jnp.sum(dense(x, KERNEL, quantizer_set=s)), (0, None))
+    batch = next_state(lambda s: jnp.sum(layer(jnp.stack([X, -X]), s)), sets)
+    for both in (twice, batch):
+        np.testing.assert_array_equal(both.scale, 2 * alone.scale)
 
 
 def test_a_bias_that_is_added_elsewhere() -> None:

@@ -121,7 +121,7 @@ def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array)
         return ones
     if isinstance(quantizer.quantizers[0], DelayedScaleQuantizer):
         own = cast(tuple[DelayedScaleQuantizer, ...], quantizer.quantizers)
-        return jnp.concatenate([q.scale for q in own])
+        return jnp.concatenate([q.scale_in_use for q in own])
     return scale_from_amax(grouped_amax(x, sizes), quantizer.q_dtype, 0.0, ones)
 
 
@@ -146,8 +146,8 @@ def grouped_quantize(
     own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
-    is not float32, float16 or bfloat16, or group_sizes that are not int32; JaxRuntimeError if those do
-    not add up.
+    is not float32, float16 or bfloat16, or group_sizes that are not int32; JaxRuntimeError if they
+    do not add up.
     """
     if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
         raise ValueError(

@@ -225,6 +225,15 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
         default_factory=lambda: jnp.zeros((DelayedScaling.amax_history_len,), jnp.float32)
     )
 
+    @property
+    def scale_in_use(self) -> jax.Array:
+        """The scale, or 1 in place of 0, which no tensor has: the gradient of a set that a step did
+        not use is a state of zeros, and so a new one.
+        """
+        # A comparison of floats, which LLVM makes of a test for both zeros too, flushes subnormals.
+        bits = jax.lax.bitcast_convert_type(self.scale, jnp.uint32)
+        return jnp.where(bits == 0, 1, self.scale)
+
     def update(self, amax: jax.Array) -> None:
         """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,).
 
@@ -232,7 +241,7 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
         """
         self.amax_history, self.scale = amax_calls.update_delayed_scale(
             self.amax_history,
-            self.scale,
+            self.scale_in_use,
             amax_calls.largest_for([self.amax_history, self.scale], amax),
             self.q_dtype,
             self.margin,
@@ -240,7 +249,7 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
         )
 
     def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
-        return _operands(scale=self.scale)
+        return _operands(scale=self.scale_in_use)
 
 
 @pytree([])

@@ -112,6 +112,34 @@ def test_amaxes_and_groups_vary_too() -> None:
     mapped(look)(jnp.ones((128, 64)))
 
 
+def products(a: jax.Array) -> jax.Array:
+    kernel = quantize(jnp.eye(64, 32), make(MXFP8, "float8_e4m3fn", BOTH))
+    with nfj.product_mode("fast"):
+        return gemm(quantize(a, make(MXFP8, "float8_e4m3fn", BOTH)), kernel)
+
+
+def columns(a: jax.Array) -> jax.Array:
+    transformed = NVFP4Quantizer(use_rht=True)
+    return quantize(a, transformed).colwise_tensor.dequantize()
+
+
+def groups(a: jax.Array) -> jax.Array:
+    sizes = jnp.asarray([32, 0], jnp.int32)
+    quantizer = QuantizerFactory.create(
+        1, ScalingMode.CURRENT_TENSOR_SCALING, E4M3, BOTH, n_groups=2
+    )
+    tensor = grouped_quantize(a, quantizer, sizes).rowwise_tensor
+    return tensor.data.astype(jnp.float32) * tensor.scale_inv[0]
+
+
+@pytest.mark.parametrize("run", [products, columns, groups], ids=lambda run: run.__name__)
+def test_each_device_runs_its_part(run: Callable) -> None:
+    x = hostile((128, 64), "float32")
+    together = np.asarray(mapped(run)(x))
+    parts = [np.asarray(run(jnp.asarray(part))) for part in np.split(x, 4)]
+    assert together.tobytes() == np.concatenate(parts).tobytes()
+
+
 def test_operands_that_vary_over_different_axes() -> None:
     x, kernel = (jnp.asarray(hostile((64, 64), "float32", seed)) for seed in (0, 1))
 

@@ -28,8 +28,9 @@ def axes_of_type(aval: ShapedArray) -> frozenset[str]:
 
 
 def varying_axes(values: Iterable[jax.Array]) -> frozenset[str]:
-    """Returns the axes that any of `values` varies over."""
-    return frozenset().union(*(axes_of_type(jax.typeof(value)) for value in values))
+    """Returns the axes that any of `values` varies over; arrays that are not traced have none."""
+    traced = (value for value in values if isinstance(value, jax.core.Tracer))
+    return frozenset().union(*(axes_of_type(jax.typeof(value)) for value in traced))
 
 
 def vary_over(value: jax.Array, axes: frozenset[str]) -> jax.Array:

@@ -18,7 +18,6 @@
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
-#include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -137,18 +136,13 @@ Result Run(const ConvertOptions& options) {
   const auto rewriter = RewriterOf(in, convention.name, options.to);
   out.companions = rewriter->CompanionsFor(in);
   const JobResult job = RunJob(in, out, *rewriter);
-  Result result = JobReport(job, "converted",
-                            {{"in", options.in},
-                             {"out", options.out},
-                             {"from", convention.name},
-                             {"to", options.to},
-                             {"format", rewriter->FormatName()},
-                             {"part", options.part}});
-  if (job.tensors_dropped > 0) {
-    result.text += fmt::format("{} dropped: scales of activations or of a KV cache, or markers\n",
-                               CountText(job.tensors_dropped, "tensor"));
-  }
-  return result;
+  return JobReport(job, "converted",
+                   {{"in", options.in},
+                    {"out", options.out},
+                    {"from", convention.name},
+                    {"to", options.to},
+                    {"format", rewriter->FormatName()},
+                    {"part", options.part}});
 }
 
 }  // namespace

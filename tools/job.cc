@@ -366,6 +366,10 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
       BytesText(static_cast<double>(job.bytes_after)), bits, job.files_written,
       CountText(job.files, "file"), job.files_skipped,
       job.complete ? "" : "; other parts are still to come");
+  if (job.tensors_dropped > 0) {
+    result.text += fmt::format("{} dropped: scales of activations or of a KV cache, or markers\n",
+                               CountText(job.tensors_dropped, "tensor"));
+  }
   if (job.files_written > 0)
     result.text += fmt::format("{:.2f} s, {:.2f} GB/s\n", job.seconds, rate);
   return result;

@@ -108,10 +108,9 @@ def test_scales_of_a_kv_cache_are_dropped(
     own = {"l.0.mask_scale": one, "l.0.k_scale": one, "l.0.self_attn.block_k_scale": one}
     config = method(owner, kv_cache_scheme={"num_bits": 8, "type": "float"})
     source = write_model(tmp_path / "in", [tensors | own | {keys: one, values: one}], config)
-    done = run("convert", source, tmp_path / "out", "--to", to)
     message = "2 tensors dropped: scales of activations or of a KV cache, or markers\n"
-    assert done.stdout.endswith(message)
-    assert run_json("dequantize", source, tmp_path / "plain")["tensors_dropped"] == 2
+    assert message in run("convert", source, tmp_path / "out", "--to", to).stdout
+    assert message in run("dequantize", source, tmp_path / "plain").stdout
     for folder in ("out", "plain"):
         found = read_model(tmp_path / folder)
         assert {key for key in found if key.startswith("l.")} == own.keys()

@@ -30,10 +30,12 @@ from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantization.recompute import (
     FirstPass,
     first_pass_of,
+    may_run_again,
     remember,
     running_places,
 )
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor._fsdp import is_gathered, note_forward
 
 
 class RunningLayer(QuantizedLayer):
@@ -57,6 +59,8 @@ class RunningLayer(QuantizedLayer):
 
     def _run(self, *args: Any) -> object:
         """Does what forward() does, outside of graphs."""
+        if any(is_gathered(weight) for weight in self._weights()):
+            note_forward(self, may_run_again())
         again = first_pass_of(self)
         if again is None:
             return self._forward(None, *args)

@@ -63,21 +63,54 @@ def running_places() -> list[Place]:
     found: list[Place] = []
     if torch.compiler.is_compiling():
         return found
+    hooked = _hooked_place()
+    if hooked is not None:
+        found.append(hooked)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         read = _READERS.get(frame.f_code)
         place = None if read is None else read(frame.f_locals)
         if place is not None and place.key is not None:
-            found.append(place)
+            if place != hooked:
+                found.append(place)
             if place.is_again:
                 break
         frame = frame.f_back
     return found
 
 
+def _saving_hooks() -> tuple[Any, Any] | None:
+    """Returns the innermost hooks for saved tensors."""
+    while_tracing = True
+    return torch._C._autograd._top_saved_tensors_default_hooks(while_tracing)
+
+
+def _hooked_place() -> Place | None:
+    """Returns the checkpoint whose hooks saved tensors go through, None if there is none.
+
+    One of torch.distributed._composable begins and ends in hooks of a module, and is not on the
+    stack between them.
+    """
+    hooks = _saving_hooks()
+    code = None if hooks is None else getattr(hooks[0], "__code__", None)
+    if hooks is None or code is not _PACK_HOOK:
+        return None
+    cells = dict(zip(_PACK_HOOK.co_freevars, hooks[0].__closure__, strict=True))
+    return Place(cells["frame"].cell_contents, is_again=False, has_graph=False)
+
+
 def is_first_pass() -> bool:
     """Returns whether a checkpoint will run this pass again."""
     return any(not place.is_again for place in running_places())
+
+
+def may_run_again() -> bool:
+    """Returns whether a checkpoint may run this pass again.
+
+    It may wherever saved tensors go through hooks: hooks of a program, set inside of a checkpoint,
+    hide its own.
+    """
+    return _saving_hooks() is not None or is_first_pass()
 
 
 def remember(places: list[Place], passed: FirstPass) -> None:
@@ -121,6 +154,8 @@ def _frame_of(generator: object) -> FrameType | None:
     running = getattr(generator, "gi_frame", None)
     return None if running is None else running.f_locals.get("new_frame")
 
+
+_PACK_HOOK = _code(checkpoint._checkpoint_hook.__init__, "pack_hook")
 
 _READERS: dict[CodeType, Callable[[dict[str, Any]], Place]] = {
     _code(checkpoint.CheckpointFunction.forward): lambda names: Place(

@@ -62,38 +62,48 @@ def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     )
 
 
-def usages_of_pass(
-    module: torch.nn.Module, shard: Quantized, length: int
-) -> list[tuple[bool, bool]]:
-    """Returns which directions the gathered parameter needs, the best choice first.
+# Whether a checkpoint may run the forward pass of a module again, for modules that report it.
+_runs_again: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+def note_forward(module: torch.nn.Module, may_run_again: bool) -> None:
+    """Notes whether activation checkpointing may run this forward pass of a module again.
+
+    Requires: the module calls it in every forward pass, and nothing but its forward pass and the
+    backward pass of that read its parameters.
+    """
+    _runs_again[module] = may_run_again or _runs_again.get(module, False)
+
+
+def _may_run_again(module: torch.nn.Module, shard: Quantized) -> bool:
+    """Returns whether the forward pass of a parameter's module may run during backward.
+
+    It may for modules that do not report their passes, and for parameters that modules share.
+    """
+    param = _parameter_of(module, shard)
+    shared = param is not None and bool(param._module_info.shared_modules)
+    return shared or _runs_again.get(module, True)
+
+
+def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, bool]:
+    """Returns which directions the gathered parameter needs.
 
     What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
-    unshard(), needs the column-wise one too, if the quantizer makes it; so do directions whose
-    buffers differ in size for shards of `length`, because FSDP2 gathers into one memory each time.
+    unshard(), needs the column-wise one too, if the quantizer makes it. So does what is gathered
+    during backward if a checkpoint runs the forward pass again there, which reshards nothing.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
+    from narrowfloat.pytorch.quantization.recompute import is_in_backward
+
     group, quantizer = find_parameter_group(module), shard._quantizer
-    both = (True, quantizer is None or quantizer.columnwise_usage)
-    if not group._reshard_after_forward or not _directions_are_alike(shard, length):
-        return [both]
-    if group._training_state == TrainingState.FORWARD:
-        return [(True, False), both]
-    if group._training_state == TrainingState.PRE_BACKWARD:
-        return [(False, True), both]
-    return [both, (True, False)]
-
-
-def _directions_are_alike(shard: Quantized, length: int) -> bool:
-    """Returns whether both directions of a shard of `length` rows are sent in buffers of the same
-    sizes.
-    """
-    usages = [_usages_at_hand(shard, wanted) for wanted in ((True, False), (False, True))]
-    first, second = (
-        [math.prod(route.sent(length)) for route in transport.routes(shard, fields)]
-        for fields in (shard._transport_fields(*each) for each in usages)
-    )
-    return first == second
+    state = group._training_state
+    if group._reshard_after_forward:
+        if state == TrainingState.FORWARD and not is_in_backward():
+            return True, False
+        if state == TrainingState.PRE_BACKWARD and not _may_run_again(module, shard):
+            return False, True
+    return True, quantizer is None or quantizer.columnwise_usage
 
 
 def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None:
@@ -114,11 +124,18 @@ def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
     return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
 
 
-def _fits_first_gather(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> bool:
-    """Returns whether FSDP2 can gather these buffers where it gathered the first ones."""
-    memory = [] if param is None else param.all_gather_outputs
-    wanted = [world * buffer.numel() for buffer in sent]
-    return not memory or [buffer.numel() for buffer in memory] == wanted
+def _make_room(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> None:
+    """Lets FSDP2 allocate new memory if these buffers differ in size from those before.
+
+    FSDP2 keeps the tensors of the first gather, without memory while the parameter is sharded, and
+    would gather into them. Without any it allocates them, as for the first gather.
+    """
+    if param is None:
+        return
+    wanted = [(world * buffer.numel(), buffer.dtype) for buffer in sent]
+    if [(memory.numel(), memory.dtype) for memory in param.all_gather_outputs] != wanted:
+        param.all_gather_outputs = []
+        param._unsharded_inner_tensors = []
 
 
 @contextmanager
@@ -268,9 +285,9 @@ class ShardedParameter(_Storage):
         """Returns the storages that are sent, with their directions."""
         return [(self, usages)]
 
-    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
         """Returns which directions the gathered parameter needs, as usages_of_pass()."""
-        return usages_of_pass(module, self, length)
+        return usages_of_pass(module, self)
 
     def _note_mesh(self, mesh: DeviceMesh) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if they share any."""
@@ -292,7 +309,7 @@ class ShardedParameter(_Storage):
         Every rank sends buffers of the same sizes: those of a short shard end with zeros. Without a
         mesh the buffers are those of this shard alone, and what ranks share is not compared.
         Errors: RuntimeError outside of FSDP2; RuntimeError or NotImplementedError, on every rank,
-        for what cannot be gathered, and for other directions than those of the first gather.
+        for what cannot be gathered.
         """
         with _naming(module, self):
             # Names first what cannot be sent, whether or not FSDP2 runs the hook.
@@ -303,20 +320,12 @@ class ShardedParameter(_Storage):
         if mesh is not None:
             world, whole = mesh.size(), orig_size[0]
             padded = -(-whole // world)
-        choices = self._gather_usages(module, self.shape[0] if padded is None else padded)
+        usages = self._gather_usages(module)
         with _naming(module, self):
-            param = None if mesh is None else _parameter_of(module, self)
-            for usages in choices:
-                parts, buffers = self._extract(usages, world, padded)
-                sent, bundle = _in_shape(buffers, world, whole, padded, orig_size)
-                if _fits_first_gather(param, sent, world or 1):
-                    break
-            else:
-                raise RuntimeError(
-                    "fsdp_pre_all_gather: FSDP2 gathers into the memory of the first gather, which "
-                    "had other directions; set_reshard_after_forward() must be called before it"
-                )
+            parts, buffers = self._extract(usages, world, padded)
+            sent, bundle = _in_shape(buffers, world, whole, padded, orig_size)
         if mesh is not None:
+            _make_room(_parameter_of(module, self), sent, mesh.size())
             self._note_mesh(mesh)
         return sent, _Gathering(tuple(parts), whole, world, bundle, module)
 
@@ -508,6 +517,11 @@ def _give_quantizer(
     tensor._quantizer = own
 
 
+def is_gathered(weight: torch.Tensor) -> bool:
+    """Returns whether FSDP2 gathered a weight."""
+    return hasattr(getattr(weight, "_quantizer", None), "_of_one_pass")
+
+
 def is_of_one_pass(weight: Quantized) -> bool:
     """Returns whether FSDP2 gathered one direction of a weight and gathers the other for
     backward.
@@ -521,8 +535,8 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 class ShardedHybrid(ShardedParameter):
     """The hooks of FSDP2 for a tensor of two storages: both are sent, in every pass."""
 
-    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
-        return [(True, True)]
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, True
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
         """Raises NotImplementedError for a child that cannot be sent."""

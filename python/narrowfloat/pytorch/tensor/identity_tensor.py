@@ -139,8 +139,8 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
     def _master_route(self, piece: Piece) -> Route:
         return Route(quantize_identity)
 
-    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
-        return [(True, True)]
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, True
 
     def view(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):

@@ -365,10 +365,10 @@ class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore
     def _has_tiles(self) -> bool:
         return self._quantizer.with_2d_quantization
 
-    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
         if not self._derives_columnwise():
-            return super()._gather_usages(module, length)
-        return [(True, self._quantizer.columnwise_usage)]
+            return super()._gather_usages(module)
+        return True, self._quantizer.columnwise_usage
 
     def _require_cloneable(self) -> None:
         assert self._rowwise_data is not None, "clone: an NVFP4Tensor needs its row-wise data"

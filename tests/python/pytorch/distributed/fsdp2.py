@@ -111,18 +111,19 @@ def unshard_later(net: Net, step: int) -> None:
         net.first.unshard()
 
 
-def resharding_changes() -> None:
-    """Weights that were gathered for one pass at a time cannot be kept for both."""
-    net = sharded_net("mxfp8", 256, reshard_after_forward=True)
-    backward(net, random(8, 128, seed=1))
-    net.set_reshard_after_forward(False)
-    with pytest.raises(
-        RuntimeError,
-        match=r"^fsdp_pre_all_gather: FSDP2 gathers into the memory of the first gather, which had "
-        r"other directions; set_reshard_after_forward\(\) must be called before it "
-        r"\(parameter .*weight\)$",
-    ):
-        backward(net, random(8, 128, seed=1))
+def resharding_changes(family: str) -> None:
+    """Weights that were gathered for one pass at a time are kept for both, and back."""
+    whole, net = whole_net(family, 256), sharded_net(family, 256, reshard_after_forward=True)
+    net.watch(whole)
+    for step, kept in enumerate((False, True, False)):
+        net.set_reshard_after_forward(not kept)
+        x = random(8, 128, seed=step)
+        assert torch.equal(backward(net, x), reference_gradients(whole, x)), f"step {step}"
+        require_same_gradients(net, whole)
+        for each in (net, whole):
+            each.zero_grad()
+        for module in (net, net.first):
+            module.reshard()
 
 
 def clip(family: str, rows: int) -> None:
@@ -350,8 +351,8 @@ def scenarios(world: int) -> dict[str, Scenario]:
     found["float8_current-empty"] = functools.partial(train, "float8_current", world + 1)
     if world > 2:
         return found
-    found["resharding_changes"] = resharding_changes
     for family in FAMILIES:
+        found[f"{family}-resharding_changes"] = functools.partial(resharding_changes, family)
         options = {"reshard_after_forward": False}
         found[f"{family}-kept"] = functools.partial(train, family, even, True, **options)
         found[f"{family}-mixed_precision"] = functools.partial(mixed_precision, family)

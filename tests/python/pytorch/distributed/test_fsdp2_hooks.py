@@ -118,7 +118,7 @@ def hooks(
 ) -> tuple[tuple[torch.Tensor, ...], nfp.QuantizedTensor]:
     """Returns the buffers that a shard sends for these directions, and the tensor of them alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(shard), "_gather_usages", lambda *arguments: [usages])
+        patch.setattr(type(shard), "_gather_usages", lambda *arguments: usages)
         sent, metadata = shard.fsdp_pre_all_gather(None, None, None, None, None)
         made, outputs = shard.fsdp_post_all_gather(sent, metadata, shard.dtype, out=out)
     assert outputs is sent

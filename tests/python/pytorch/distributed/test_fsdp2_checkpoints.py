@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes shard layers that activation checkpointing runs again."""
+
+import pytest
+from fsdp2_checkpoints import scenarios
+from ranks import require_ok, run_ranks
+
+WORLD = 2
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Returns the output of the ranks; one launch for all scenarios."""
+    return run_ranks("fsdp2_checkpoints", WORLD, tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.mark.parametrize("scenario", scenarios(WORLD))
+def test_fsdp2_checkpoints(results: list[dict[str, str]], scenario: str) -> None:
+    require_ok(results, scenario)

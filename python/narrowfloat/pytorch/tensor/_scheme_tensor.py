@@ -23,6 +23,10 @@ from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._state_broadcast import (
+    is_asked_by_state_broadcast,
+    values_to_broadcast,
+)
 from narrowfloat.pytorch.tensor._weight import Weight
 from narrowfloat.pytorch.tensor.storage._fields import payload_keywords
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
@@ -94,6 +98,8 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     def detach(self) -> SchemeTensor:
         if is_asked_for_tangent():
             return self._tangent()
+        if is_asked_by_state_broadcast():
+            return values_to_broadcast(self)
         return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:

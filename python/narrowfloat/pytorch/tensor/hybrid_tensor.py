@@ -33,6 +33,10 @@ from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
+from narrowfloat.pytorch.tensor._state_broadcast import (
+    is_asked_by_state_broadcast,
+    values_to_broadcast,
+)
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
 from narrowfloat.pytorch.tensor.storage._scheme_storage import same_context
 from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
@@ -381,6 +385,8 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         """Returns an alias with children of its own, so that saving one leaves the other whole."""
         if is_asked_for_tangent():
             return self._tangent()
+        if is_asked_by_state_broadcast():
+            return values_to_broadcast(self)
         return self._rebuild(**self._map(rewrap))
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:

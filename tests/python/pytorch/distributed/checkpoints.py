@@ -3,6 +3,7 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,12 +143,52 @@ def full_state(family: str) -> None:
     require_bytes(other_net, wanted)
 
 
+def from_rank_0(family: str, sharded: bool) -> None:
+    """The state of rank 0 alone loads as its values do, into shards and into whole networks."""
+    rank = dist.get_rank()
+    whole = whole_net(family, ROWS)
+    full = whole.state_dict()
+    values = {name: t.dequantize() if "weight" in name else t for name, t in full.items()}
+
+    def made() -> Net:
+        net = sharded_net(family, ROWS, seed=50) if sharded else whole_net(family, ROWS, seed=50)
+        if sharded:
+            gather_once(net)
+        return net
+
+    net, other = made(), made()
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        set_model_state_dict(net, dict(full) if rank == 0 else {}, options=options)
+    set_model_state_dict(other, values, options=StateDictOptions(full_state_dict=True))
+    for mine, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        ours, theirs = (p._local_tensor if sharded else p.detach() for p in (mine, wanted))
+        assert type(ours) is type(theirs)
+        if mine is net.bias:
+            assert torch.equal(ours, theirs)
+        else:
+            assert_same_buffers(snapshot(ours.clone()), snapshot(theirs.clone()), "broadcast")
+    texts = [str(each.message) for each in caught if "broadcast_from_rank0" in str(each.message)]
+    kind = type(whole.weights()[0].detach()).__name__
+    assert texts == [
+        f"broadcast_from_rank0 sends the values of a {kind} of shape {tuple(weight.shape)}, which "
+        "quantized parameters quantize again; to keep the codes, load with "
+        "torch.distributed.checkpoint or give the tensors to every rank"
+        for weight in whole.weights()
+        if rank == 0 and family != "identity"
+    ]
+
+
 def scenarios(world: int) -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
+    if world == 2:
+        found["mxfp8-from_rank_0_whole"] = functools.partial(from_rank_0, "mxfp8", False)
     for family in FAMILIES:
         if world == 2:
             found[f"{family}-save"] = functools.partial(save, family)
             found[f"{family}-full_state"] = functools.partial(full_state, family)
+            found[f"{family}-from_rank_0"] = functools.partial(from_rank_0, family, True)
             continue
         for saved in (family, f"{family}-async"):
             found[f"{saved}-load"] = functools.partial(load, family, saved)

@@ -319,6 +319,9 @@ class SchemeStorage(TableStorage):
         view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
         if self._cut is not None:
             view._cut = self._cut
+        group = self.__dict__.get("_amax_reduction_group")
+        if group is not None:  # it has the values of the whole shard
+            view.__dict__["_amax_reduction_group"] = group
         return view
 
     # Sends between ranks that hold rows of one tensor.

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of tensors in flat buffers."""
 
+import copy
+import io
 import math
+import pickle
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -236,3 +240,106 @@ def test_plain_members_keep_float64() -> None:
     )
     group.mul_(3)
     assert torch.equal(group.rowwise_data, torch.ones(32, dtype=torch.float64))
+
+
+def filled(kind: str, sizes: list[int] | None, seed: int = 0) -> GroupedTensor:
+    group = grouped(kind, sizes)
+    group.quantize([sample(*s, seed=seed + i) for i, s in enumerate(group.tensor_shapes)])
+    return group
+
+
+def assert_same_group(
+    group: GroupedTensor, wanted: GroupedTensor, without: Sequence[str] = ()
+) -> None:
+    """Every buffer has the bytes of the other group's, and shares no memory with it."""
+    assert type(group) is GroupedTensor and type(group.quantizer) is type(wanted.quantizer)
+    for name, value in wanted._arguments().items():
+        mine = group._arguments()[name]
+        if name in without:
+            continue
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(mine.view(torch.uint8), value.view(torch.uint8)), name
+            assert mine.data_ptr() != value.data_ptr() or not value.numel(), name
+        elif name != "quantizer":
+            assert mine == value, name
+    for member, other in zip(group.quantized_tensors, wanted.quantized_tensors, strict=True):
+        assert_same_buffers(member, buffers(other), "member")
+
+
+def saved_and_loaded(group: GroupedTensor) -> GroupedTensor:
+    file = io.BytesIO()
+    torch.save(group, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@schemes
+@pytest.mark.parametrize("sizes", [None, SIZES], ids=["uniform", "varying"])
+@pytest.mark.parametrize(
+    "way",
+    [copy.deepcopy, saved_and_loaded, lambda group: pickle.loads(pickle.dumps(group))],
+    ids=["deepcopy", "torch.load", "pickle"],
+)
+def test_copies_keep_every_byte(
+    kind: str, sizes: list[int] | None, way: Callable[[GroupedTensor], GroupedTensor]
+) -> None:
+    group = filled(kind, sizes)
+    assert_same_group(way(group), group)
+    parameter = torch.nn.Parameter(group)
+    again = way(parameter)
+    assert isinstance(again, torch.nn.Parameter) and again.requires_grad
+    module = way({"group": parameter, "again": parameter})
+    assert module["group"] is module["again"]
+    with_gradient = way(GroupedTensor.make_like(group, requires_grad=True))
+    assert with_gradient.requires_grad and not isinstance(with_gradient, torch.nn.Parameter)
+
+
+@schemes
+@pytest.mark.parametrize("sizes", [None, SIZES], ids=["uniform", "varying"])
+def test_copies_and_state_dictionaries_move_codes(kind: str, sizes: list[int] | None) -> None:
+    source, target = filled(kind, sizes), filled(kind, sizes, seed=9)
+    members = target.quantized_tensors
+    # What quantizers of one scale measure is not a part of the members.
+    without = ("amax", "scale") if kind.startswith("float8") else ()
+    assert target.copy_(source) is target and target.quantized_tensors is members
+    assert_same_group(target, source, without)
+    module = torch.nn.Module()
+    module.group = torch.nn.Parameter(filled(kind, sizes, seed=9))
+    module.load_state_dict({"group": source})
+    assert_same_group(module.group.detach(), source, without)
+
+
+def test_copies_between_formats_quantize_values() -> None:
+    source, target = filled("mxfp8", None), filled("nvfp4", None)
+    target.copy_(source)
+    for member, other in zip(target.quantized_tensors, source.quantized_tensors, strict=True):
+        assert_same_buffers(member, buffers(SCHEMES["nvfp4"]()(other.dequantize())), "member")
+
+
+@schemes
+def test_a_copy_makes_columns_anew_that_a_written_member_lacks(kind: str) -> None:
+    source, target = filled(kind, None), filled(kind, None, seed=9)
+    source.quantized_tensors[0].mul_(0.5)
+    target.copy_(source)
+    for member, other in zip(target.quantized_tensors, source.quantized_tensors, strict=True):
+        assert torch.equal(member.dequantize(), other.dequantize())
+
+
+def test_plain_groups_copy_members_of_different_shapes() -> None:
+    shapes = [(rows, 8) for rows in (2, 3)]
+    source, target = (
+        GroupedTensorStorage.make_grouped_tensor_with_shapes(2, shapes, None, "cpu", torch.float32)
+        for _ in range(2)
+    )
+    source.rowwise_data.copy_(torch.arange(40.0))
+    target.copy_(source)
+    assert torch.equal(target.rowwise_data, torch.arange(40.0))
+    assert_same_buffers_of_plain(copy.deepcopy(source), source)
+    assert_same_buffers_of_plain(saved_and_loaded(source), source)
+
+
+def assert_same_buffers_of_plain(group: GroupedTensor, wanted: GroupedTensor) -> None:
+    assert group.tensor_shapes == wanted.tensor_shapes and group.quantizer is None
+    assert torch.equal(group.rowwise_data, wanted.rowwise_data)
+    for member, other in zip(group.quantized_tensors, wanted.quantized_tensors, strict=True):
+        assert torch.equal(member, other)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -12,7 +14,12 @@ from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
+    _FLAGS,
+    GroupedTensorStorage,
+    member_buffers,
+)
 
 aten = torch.ops.aten
 
@@ -143,6 +150,34 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return GroupedTensorStorage.__repr__(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GroupedTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            fields = copy.deepcopy(self._arguments(), memo)
+            copied = _make_group_in_reduce_ex(type(self), *self._header(), fields)
+        memo[id(self)] = copied
+        own = copied.__dict__
+        for name, value in self.__dict__.items():
+            if name not in own:
+                own[name] = copy.deepcopy(value, memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Keeps whether the group is a parameter and has a gradient, as PyTorch does."""
+        if getattr(self, "_is_param", False):
+            hooks: OrderedDict[Any, Any] = OrderedDict()
+            arguments = (self.detach(), self.requires_grad, hooks)
+            return torch._utils._rebuild_parameter, arguments
+        return _make_group_in_reduce_ex, (type(self), *self._header(), self._arguments())
+
+    def _header(self) -> tuple[tuple[int, int], torch.dtype, bool, bool]:
+        """Returns shape, nominal type, whether a gradient is required, and whether members are
+        kept.
+        """
+        keeps = self.quantized_tensors is not None
+        return self.logical_shape, self.fake_dtype, self.requires_grad, keeps
+
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
         """Returns the inner tensors and what else rebuilding takes, for tracing."""
         arguments = self._arguments()
@@ -179,6 +214,24 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 GroupedTensorStorage.TENSOR = GroupedTensor
 
 
+def _make_group_in_reduce_ex(
+    cls: type[GroupedTensor],
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    requires_grad: bool,
+    keeps_members: bool,
+    fields: dict[str, Any],
+) -> GroupedTensor:
+    """Makes the group of a payload."""
+    group = cls(shape, dtype, requires_grad=requires_grad, **fields)
+    if keeps_members:
+        group._keep_members()
+    return group
+
+
+torch.serialization.add_safe_globals([GroupedTensor, _make_group_in_reduce_ex])
+
+
 @_dispatch.implements(aten.detach.default, GroupedTensor)
 @_dispatch.implements(aten.alias.default, GroupedTensor)
 def _alias(tensor: GroupedTensor) -> GroupedTensor:
@@ -194,8 +247,50 @@ def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> RowRes
     return NotImplemented
 
 
+def _raw_fields(group: GroupedTensor) -> dict[str, torch.Tensor]:
+    """Returns the buffers that hold the members, by the group's fields."""
+    fields: Iterable[str] = ("rowwise_data", "columnwise_data")
+    if group.quantizer is not None:
+        # The scale and the amax of delayed scaling belong to the quantizers.
+        fields = member_buffers(group.quantizer, group._member_shapes()[0])
+    buffers = {field: getattr(group, field) for field in fields}
+    return {field: buffer for field, buffer in buffers.items() if buffer is not None}
+
+
+def _settings(group: GroupedTensor) -> tuple[Any, ...]:
+    """Returns what the codes of two groups must share to have the same meaning."""
+    quantizer = group.quantizer
+    format_ = None if quantizer is None else (quantizer.STORAGE, quantizer._settings())
+    flags = [getattr(group, name) for name in (*_FLAGS, "nvfp4_e4m3_max")]
+    return format_, flags, [tuple(shape) for shape in group._member_shapes()]
+
+
+def _copies_raw(dst: GroupedTensor, src: GroupedTensor) -> bool:
+    """Returns whether every byte of `dst` has its counterpart in `src`."""
+    if dst.num_tensors == 0 or _settings(dst) != _settings(src):
+        return False
+    mine, other = _raw_fields(dst), _raw_fields(src)
+    alike = all(
+        name in other and (buffer.dtype, buffer.shape) == (other[name].dtype, other[name].shape)
+        for name, buffer in mine.items()
+    )
+    kept = src.quantized_tensors or []
+    stale = "columnwise_data" in mine and any(
+        isinstance(member, SchemeStorage) and not member._has_columnwise() for member in kept
+    )
+    return alike and not stale
+
+
 @_dispatch.implements(aten.copy_.default, GroupedTensor)
 def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if isinstance(dst, GroupedTensor) and isinstance(src, GroupedTensor) and _copies_raw(dst, src):
+        other = _raw_fields(src)
+        for name, buffer in _raw_fields(dst).items():
+            buffer.copy_(other[name], non_blocking)
+        for member in dst.quantized_tensors or []:
+            if isinstance(member, SchemeStorage):
+                member._after_write()
+        return dst
     values = src._plain() if isinstance(src, (GroupedTensor, QuantizedTensor)) else src
     if not isinstance(dst, GroupedTensor):
         return dst.copy_(values, non_blocking)

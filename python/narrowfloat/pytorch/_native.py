@@ -59,6 +59,27 @@ def in_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
+def _is_traced() -> bool:
+    """Returns whether operators become nodes of a graph."""
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return proxies is not None or torch._guards.TracingContext.try_get() is not None
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor has values that the host can read: not on meta, not a FakeTensor.
+
+    While a graph is traced, it ends the graph where there are none: the call then runs outside.
+    Errors: DataDependentOutputException, which the tracer catches.
+    """
+    if in_memory(tensor):
+        return True
+    if not tensor.is_meta and _is_traced():
+        from torch._subclasses.fake_tensor import DataDependentOutputException
+
+        raise DataDependentOutputException(torch.ops.aten._local_scalar_dense.default)
+    return False
+
+
 def draw_seeds(src: torch.Tensor) -> Seeds:
     """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both.
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._types import Context, Operator
+from narrowfloat.pytorch._values import never_traced
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
@@ -139,6 +140,7 @@ class ReadOnlyValues(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
+    @never_traced
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
         func: Operator,

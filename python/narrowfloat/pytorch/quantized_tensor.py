@@ -402,6 +402,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             f"{self.__class__.__name__} class does not implement detach function"
         )
 
+    @never_traced
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401  # as torch.Tensor's
         """Writes to a part that the blocks allow, or quantizes the whole again with the part
         changed.
@@ -547,6 +548,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
+    @never_traced
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
         func: Operator,

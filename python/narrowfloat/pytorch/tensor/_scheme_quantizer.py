@@ -316,7 +316,9 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         A flag in device memory is not read, unless codes have lost their scale: aliases may follow
         codes that stay as they are.
         """
-        return (noop_flag.is_cuda and not StaleCodes.live) or float(noop_flag) == 0
+        if noop_flag.is_cuda and not StaleCodes.live:
+            return True
+        return not _native.has_values(noop_flag) or float(noop_flag) == 0
 
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
         """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""
@@ -334,7 +336,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
         A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
         """
-        if noop is not None and float(noop) != 0:
+        if noop is not None and _native.has_values(noop) and float(noop) != 0:
             return
         quantizer = self._of_part(dst)
         # Stale codes are written here: only reading them is refused.

@@ -98,6 +98,8 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
 
         Errors: ValueError for magnitudes that would saturate.
         """
+        if not _native.has_values(src):
+            return
         scale_inv = fresh._scale_inv
         amax = torch.zeros(1, dtype=torch.float32, device=src.device)
         _native.verbs.amax(src, amax, _native.threads())
@@ -206,11 +208,14 @@ class Float8Quantizer(_Float8QuantizerBase):
         self.dtype = DType.cast(fp8_dtype)
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
+        scale, amax = self.scale, self.amax
+        # A tensor of a graph does not make the scale of its quantizer one.
+        if _native.in_memory(scale) and not _native.has_values(src):
+            scale, amax = (torch.ones(1, dtype=torch.float32, device=src.device) for _ in range(2))
         # Programs that cast under a scale of their own give an amax without elements.
-        amax = self.amax
         if not amax.numel():
             amax = torch.zeros(1, dtype=torch.float32, device=src.device)
-        self._cast(src, dst, noop, self.scale, amax)
+        self._cast(src, dst, noop, scale, amax)
 
     def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
         own = self.scale.detach().reshape(1)

@@ -13,6 +13,7 @@ import torch
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc
 from narrowfloat.pytorch._types import Operator, RowResult
+from narrowfloat.pytorch._values import never_traced
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
@@ -78,6 +79,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
+    @never_traced
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
         func: Operator,

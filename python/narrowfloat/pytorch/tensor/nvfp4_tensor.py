@@ -297,6 +297,8 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         if self.row_scaled_nvfp4:  # each row has an amax
             self._fill(src, fresh, noop)
             return
+        if not _native.has_values(src):
+            return
         whole = {id(amax): amax.clone() for amax in fresh._tensors()[-2:] if amax is not None}
 
         def kept(amax: torch.Tensor | None) -> torch.Tensor | None:

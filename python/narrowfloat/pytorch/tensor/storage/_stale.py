@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from narrowfloat.pytorch import _native
+
 if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
@@ -63,7 +65,8 @@ def _forget(tensor: SchemeStorage) -> None:
 def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
     """Gives `dst` the scales of `src`, whose codes it is about to take.
 
-    If `dst` is a part and a scale changes, all other codes of the whole are stale.
+    If `dst` is a part and a scale changes, all other codes of the whole are stale. Without values
+    no scale changes.
     """
     pairs = [
         (dst.__dict__[name], src.__dict__[name])
@@ -71,7 +74,9 @@ def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
         if dst.__dict__[name] is not None and src.__dict__[name] is not None
     ]
     # Only of a part: a comparison needs values, which a graph does not have.
-    if dst._cut is not None:
+    if dst._cut is not None and pairs:
+        if not _native.has_values(pairs[0][0]) or not _native.has_values(pairs[0][1]):
+            return
         if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
             return
         rowwise, columnwise = dst._cut.codes

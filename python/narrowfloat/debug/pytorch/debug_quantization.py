@@ -13,6 +13,7 @@ from narrowfloat.debug.pytorch._session import ask, log_once
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
 from narrowfloat.pytorch._types import Group, Quantized, TensorLike
+from narrowfloat.pytorch.quantization.recompute import is_in_backward
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 __all__ = [
@@ -351,6 +352,13 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     def _inspect(
         self, tensor: torch.Tensor | None, rowwise: TensorLike | None, columnwise: TensorLike | None
     ) -> None:
+        """Lets features see a tensor, once per microbatch.
+
+        Tensors of fprop that are made during backward were seen before: an activation checkpoint
+        runs the forward pass again, or a layer quantizes its input again.
+        """
+        if self.rowwise_gemm_name == "fprop" and is_in_backward():
+            return
         seen = {
             "iteration": TEDebugState.get_iteration(),
             "tp_group": self.tp_group,

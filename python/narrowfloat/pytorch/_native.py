@@ -73,9 +73,13 @@ def has_values(tensor: torch.Tensor) -> bool:
     """
     if in_memory(tensor):
         return True
-    if not tensor.is_meta and _is_traced():
-        from torch._subclasses.fake_tensor import DataDependentOutputException
+    if tensor.is_meta:
+        return False
+    from torch._subclasses.fake_tensor import DataDependentOutputException, is_fake
 
+    if not is_fake(tensor):  # of another class, such as a result of a functional collective
+        return True
+    if _is_traced():
         raise DataDependentOutputException(torch.ops.aten._local_scalar_dense.default)
     return False
 

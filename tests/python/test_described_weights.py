@@ -85,7 +85,7 @@ def torchao_mx(swizzled: bool) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 CASES = {
-    "comfyui nvfp4": (comfy_nvfp4(), None, NV_VALUES),
+    "comfyui nvfp4": (comfy_nvfp4(orig_shape=[ROWS, COLS]), None, NV_VALUES),
     "comfyui mxfp8": (comfy_mxfp8(), None, MX_VALUES),
     "comfyui fp8": (comfy_fp8(), None, CODES.astype(np.float32) * WHOLE),
     "torchao nvfp4": (*torchao_nvfp4(False), NV_VALUES),
@@ -147,6 +147,11 @@ REFUSED = {
     ),
     "rotated": (comfy_nvfp4(convrot=True), None, 3,
                 "read: 'a.comfy_quant': weights must not be rotated (convrot)"),
+    "padded": (
+        comfy_nvfp4(orig_shape=[199, 318]), None, 3,
+        "read: 'a.comfy_quant': 'a.weight' must have the values of orig_shape [199,318], got "
+        "200x320",
+    ),
     "other format": (
         comfy_fp8() | {"a.comfy_quant": layer(format="int8_tensorwise")}, None, 3,
         "'a.comfy_quant': format must be one of float8_e4m3fn, float8_e5m2, float8_e4m3fn_rowwise, "

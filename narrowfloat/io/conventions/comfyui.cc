@@ -88,15 +88,31 @@ WeightDescription Describe(const std::string& layer, const LayerFormat& format) 
           .high_half_first = format.is_nvfp4};
 }
 
-WeightDescription Describe(const std::string& source, const std::string& layer,
-                           const json& options) {
+/// Refuses padded codes, whose values would not fit the model.
+void CheckIsNotPadded(const std::string& source, const Checkpoint& checkpoint,
+                      const LayerFormat& format, const std::string& codes, const json& options) {
+  const json stated = ValueAt(options, {"orig_shape"});
+  const TensorLocation found = checkpoint.Find(codes);
+  if (!stated.is_array() || found.tensor == nullptr) return;
+  Shape shape = found.tensor->entries.front().shape;
+  if (format.is_nvfp4 && !shape.empty()) shape.back() *= 2;  // two codes in a byte
+  if (stated == json(shape)) return;
+  throw Unsupported(fmt::format("{}: '{}' must have the values of orig_shape {}, got {}", source,
+                                codes, ShortenedJson(stated), ShapeText(shape)));
+}
+
+WeightDescription Describe(const std::string& source, const Checkpoint& checkpoint,
+                           const std::string& layer, const json& options) {
   const auto name = TextAt(options, {"format"});
   if (!name) {
     throw InvalidArgument(
         fmt::format("{}: needs a format, got {}", source, ShortenedJson(options)));
   }
   CheckOptions(source, options);
-  return Describe(layer, FindFormat(source, *name));
+  const LayerFormat& format = FindFormat(source, *name);
+  WeightDescription weight = Describe(layer, format);
+  CheckIsNotPadded(source, checkpoint, format, weight.codes, options);
+  return weight;
 }
 
 /// Returns the weights with scales of blocks of a checkpoint that describes no layer, by the types
@@ -113,7 +129,8 @@ std::vector<WeightDescription> DescribeByTypes(const Checkpoint& checkpoint) {
 }
 
 /// Returns the descriptions of __metadata__, which lists all layers.
-std::vector<WeightDescription> DescribeByMetadata(const Shard& shard) {
+std::vector<WeightDescription> DescribeByMetadata(const Checkpoint& checkpoint,
+                                                  const Shard& shard) {
   std::vector<WeightDescription> weights;
   const auto& metadata = shard.file.header().metadata;
   const auto found = metadata.find(std::string(kLayers));
@@ -124,13 +141,14 @@ std::vector<WeightDescription> DescribeByMetadata(const Shard& shard) {
     throw InvalidArgument(fmt::format("{}: needs an object of layers", source));
   }
   for (const auto& [layer, options] : layers.items()) {
-    weights.push_back(Describe(fmt::format("{}: '{}'", source, Shortened(layer)), layer, options));
+    weights.push_back(
+        Describe(fmt::format("{}: '{}'", source, Shortened(layer)), checkpoint, layer, options));
   }
   return weights;
 }
 
 /// Returns the description of one layer, whose JSON text is a tensor's bytes.
-WeightDescription DescribeByTensor(const TensorLocation& location) {
+WeightDescription DescribeByTensor(const Checkpoint& checkpoint, const TensorLocation& location) {
   const TensorEntry& entry = location.tensor->entries.front();
   const std::string source = fmt::format("read: '{}'", entry.name);
   if (entry.dtype != FileDType::kU8 || entry.Bytes() > kMaxLayerBytes) {
@@ -139,7 +157,8 @@ WeightDescription DescribeByTensor(const TensorLocation& location) {
   }
   std::string text(entry.Bytes(), '\0');
   ReadBuffer(location, 0, std::as_writable_bytes(std::span(text)));
-  return Describe(source, LayerOf(entry.name, kLayer), ParseStrictJson(source, text, kMaxDepth));
+  return Describe(source, checkpoint, LayerOf(entry.name, kLayer),
+                  ParseStrictJson(source, text, kMaxDepth));
 }
 
 /// Refuses scales of blocks in layers without a description: they may lie in rows or in tiles.
@@ -162,11 +181,11 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   std::vector<WeightDescription> weights;
   for (const TensorLocation& location : checkpoint.tensors()) {
     if (location.tensor->IsPlain() && location.tensor->name.ends_with(kLayer)) {
-      weights.push_back(DescribeByTensor(location));
+      weights.push_back(DescribeByTensor(checkpoint, location));
     }
   }
   for (const Shard& shard : checkpoint.shards()) {
-    for (WeightDescription& weight : DescribeByMetadata(shard)) {
+    for (WeightDescription& weight : DescribeByMetadata(checkpoint, shard)) {
       const std::string own = LayerOf(weight.plain, kWeight) + std::string(kLayer);
       if (checkpoint.Find(own).tensor == nullptr) weights.push_back(std::move(weight));
     }

@@ -28,6 +28,11 @@ def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
     return call
 
 
+def is_in_backward() -> bool:
+    """Returns whether autograd's engine is running: a forward pass then is a second one."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 class _QuantizeFunc(torch.autograd.Function):
     """Quantizes in forward, lets the gradient through."""
 

@@ -12,8 +12,8 @@ from narrowfloat.debug._grammar import ERROR, USES
 from narrowfloat.debug.pytorch._session import ask, log_once
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
+from narrowfloat.pytorch._autograd import is_in_backward
 from narrowfloat.pytorch._types import Group, Quantized, TensorLike
-from narrowfloat.pytorch.quantization.recompute import is_in_backward
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 __all__ = [

@@ -11,10 +11,11 @@ import torch
 from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import DelayedScaling, Recipe
+from narrowfloat.pytorch._autograd import is_in_backward
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
-from narrowfloat.pytorch.quantization.recompute import is_first_pass, is_in_backward
+from narrowfloat.pytorch.quantization.recompute import is_first_pass
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import checkpoint
 
+from narrowfloat.pytorch._autograd import is_in_backward
+
 _ATTRIBUTE = "_narrowfloat_passes"
 
 
@@ -51,11 +53,6 @@ class _Passes:
     first: list[FirstPass] = field(default_factory=list)
     task: int = -1
     done: int = 0
-
-
-def is_in_backward() -> bool:
-    """Returns whether autograd's engine is running: a forward pass then is a second one."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def running_places() -> list[Place]:

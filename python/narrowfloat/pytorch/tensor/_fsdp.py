@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from narrowfloat.pytorch._autograd import is_in_backward
 from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage import _transport as transport
@@ -93,8 +94,6 @@ def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, boo
     during backward if a checkpoint runs the forward pass again there, which reshards nothing.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
-
-    from narrowfloat.pytorch.quantization.recompute import is_in_backward
 
     group, quantizer = find_parameter_group(module), shard._quantizer
     state = group._training_state

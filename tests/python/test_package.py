@@ -51,7 +51,7 @@ NO_FACTS = {
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
     "debug/_statistic_values.py": {100},  # per cent
-    "jax/quantize/serialization.py": {65536},  # bytes of a structure in a file
+    "jax/quantize/serialization.py": {63, 100, 65536},  # bounds on what a file may hold
     "te/_explain.py": {70},  # characters of a line of code that are shown
     "te/jax/fused.py": {5},  # results of its primitive that are kept
     "te/_settings.py": {9, 10},  # generations of CUDA devices

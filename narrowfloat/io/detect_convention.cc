@@ -233,7 +233,7 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
 
 /// Returns the name of a convention with that of the format which config.json states.
 std::string WithFormat(const Checkpoint& checkpoint, std::string_view convention) {
-  const json config = ValueAt(ReadCompanion(checkpoint, kConfigFile), {kQuantizationKey});
+  const json config = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
   for (const char* key : {"format", "quant_algo"}) {
     if (const auto format = TextAt(config, {key})) return fmt::format("{} {}", convention, *format);
   }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no other convention holds: nothing to convert, empty tensors, integers, lost scales."""
+"""Models that conversions refuse: without weights, of empty tensors, of integers, with scales that
+no scheme holds.
+"""
 
 from __future__ import annotations
 
@@ -150,10 +152,11 @@ INTEGERS: dict[str, tuple[Tensors, dict, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", INTEGERS)
-def test_weights_of_integers_are_unsupported(tmp_path: Path, name: str) -> None:
+def test_weights_of_integers_are_unsupported(tmp_path: Path, name: str, nested: bool) -> None:
     tensors, config, part, dtype = INTEGERS[name]
-    source = write_model(tmp_path / "in", [tensors], config)
+    source = write_model(tmp_path / "in", [tensors], {"text_config": config} if nested else config)
     owner = config["quantization_config"]["quant_method"]
     message = (
         f"{source} is written as '{owner} {name}' ({part}: {dtype} codes that are integers), this "

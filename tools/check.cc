@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -41,14 +40,6 @@ struct Finding {
   std::string what;
   bool note = false;  // which may be meant: it does not count as a finding
 };
-
-/// Returns the items of a tensor, whose bytes need not be aligned.
-template <class T>
-std::vector<T> ItemsOf(std::span<const std::byte> bytes) {
-  std::vector<T> items(bytes.size() / sizeof(T));
-  if (!items.empty()) std::memcpy(items.data(), bytes.data(), bytes.size());
-  return items;
-}
 
 class Checking {
  public:
@@ -102,7 +93,7 @@ class Checking {
     for (const auto& [direction, weight] : DirectionsOf(tensor, input)) {
       CheckCodes(tensor, weight, direction == Direction::kRowwise ? "" : "columnwise ");
     }
-    // Those of NVFP4 are a part of its scales.
+    // CheckCodes has checked the amaxes of NVFP4, as scales of the whole tensor.
     if (tensor.quantized->spec.scheme->layout.scale_type == ScaleType::kE4M3) return;
     for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
       const Role role = tensor.plan[i].role;

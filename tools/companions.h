@@ -18,8 +18,7 @@ using Companions = std::map<std::string, std::optional<std::string>>;
 
 /// Returns the files of a model without quantized tensors: config.json without its
 /// quantization_config, Mistral's params.json without its quantization, and no file of ModelOpt's.
-/// Errors: InvalidArgument if a file is damaged;
-/// IoError.
+/// Errors: InvalidArgument if a file is damaged; IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 
 /// Returns config.json with a quantization_config, ModelOpt's file if the convention has it, and

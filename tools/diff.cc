@@ -227,10 +227,7 @@ class Diff {
       const std::span<const float> values = reader.Values(location);
       return {values.begin(), values.end()};
     }
-    const std::span<const std::byte> bytes = reader.Bytes(location).front();
-    std::vector<double> values(bytes.size() / sizeof(double));
-    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
+    return ItemsOf<double>(reader.Bytes(location).front());
   }
 
   template <class T>

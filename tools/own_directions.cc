@@ -7,8 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "narrowfloat/numerics/codec.h"
-#include "narrowfloat/numerics/formats.h"
+#include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -30,9 +29,7 @@ io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bo
   if (direction == Direction::kColumnwise && is_turned) std::swap(form.rows, form.cols);
   form.block = {scheme.layout.lines_per_scale, scheme.block.cols};
   if (!is_turned) std::swap(form.block.rows, form.block.cols);
-  if (scheme.block == kWholeTensor) {  // of an empty tensor too, whose sizes are divided by it
-    form.block = {std::max<std::size_t>(form.rows, 1), std::max<std::size_t>(form.cols, 1)};
-  }
+  if (scheme.block == kWholeTensor) form.block = io::WholeBlock({form.rows, form.cols});
   return form;
 }
 
@@ -57,9 +54,8 @@ std::vector<std::byte> CompactScales(const io::StoredTensor& tensor, Direction d
 
 /// Returns the scales of the whole tensor, or of each row, that the amaxes stand for.
 std::vector<float> GlobalsOf(const QuantSpec& spec, std::span<const std::byte> amaxes) {
-  std::vector<float> globals(amaxes.size() / sizeof(float));
-  std::memcpy(globals.data(), amaxes.data(), globals.size() * sizeof(float));
-  for (float& global : globals) global /= kMaxValue<E2M1> * spec.e4m3_max;
+  std::vector<float> globals = ItemsOf<float>(amaxes);
+  for (float& global : globals) global = io::GlobalOfAmax(global, spec.e4m3_max);
   return globals;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,14 @@
 #include "tools/byte_buffer.h"
 
 namespace narrowfloat::tools {
+
+/// Returns the items of a tensor, whose bytes need not be aligned.
+template <class T>
+std::vector<T> ItemsOf(std::span<const std::byte> bytes) {
+  std::vector<T> items(bytes.size() / sizeof(T));
+  if (!items.empty()) std::memcpy(items.data(), bytes.data(), bytes.size());
+  return items;
+}
 
 /// Writes the values of a quantized tensor, of this library's or another convention, to `out`.
 /// `input` has the bytes of each of the tensor's entries. Errors: as Dequantize.

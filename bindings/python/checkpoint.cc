@@ -257,9 +257,8 @@ WrittenWeight WriteWeight(const io::ConventionWriter& writer, const std::string&
     input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
   }
   const io::CanonicalWeight weight = io::Canonical(stored, input);
-  const io::WrittenFormat& format = writer.FormatOf(name, weight.form);
-  return {io::PlanWritten(writer.convention(), format, name, weight.form), weight.codes,
-          io::WrittenScales(weight, writer.convention(), format)};
+  return {writer.Entries(name, weight.form), weight.codes,
+          io::WrittenScales(weight, writer.convention(), writer.FormatOf(name, weight.form))};
 }
 
 void AddWeight(Outgoing& outgoing, const io::ConventionWriter& writer, const std::string& name,

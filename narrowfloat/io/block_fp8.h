@@ -47,9 +47,9 @@ struct Loss {
 };
 
 /// Returns block FP8 under the smallest power of two at or above each tile's largest value / 448.
-/// Where all scales are powers of two already, the codes stay. Else every value is decoded to fp32
-/// and quantized again, which is what `loss` counts. `codes` backs the result. Errors:
-/// InvalidArgument for a scale that is not a positive number.
+/// Keeps the codes if all scales are powers of two already. Otherwise decodes every value to fp32
+/// and quantizes it again; `loss` counts the values that this changes. `codes` backs the result.
+/// Errors: InvalidArgument for a scale that is not a positive number.
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss);
 

@@ -66,25 +66,22 @@ std::string ConventionWriter::FormatName() const {
   return names;
 }
 
+std::vector<TensorEntry> ConventionWriter::Entries(const std::string& name,
+                                                   const ForeignWeight& form) const {
+  return PlanWritten(operation_, *convention_, FormatOf(name, form), name, form);
+}
+
 void ConventionWriter::Plan(const std::string& name, const ForeignWeight& form,
                             FileContents& contents) const {
-  const WrittenFormat& format = FormatOf(name, form);
-  std::vector<TensorEntry> entries;
-  try {
-    entries = PlanWritten(*convention_, format, name, form);
-  } catch (const Unsupported& error) {
-    throw Unsupported(fmt::format("{}: {}", operation_, error.what()));
-  }
-  for (TensorEntry& entry : entries) {
+  for (TensorEntry& entry : Entries(name, form)) {
     contents.AddPlain(std::move(entry.name), entry.dtype, std::move(entry.shape));
   }
 }
 
 void ConventionWriter::Write(const std::string& name, const CanonicalWeight& weight,
                              SafetensorsWriter& writer) const {
-  const WrittenFormat& format = FormatOf(name, weight.form);
-  const auto entries = PlanWritten(*convention_, format, name, weight.form);
-  const auto scales = WrittenScales(weight, *convention_, format);
+  const auto entries = Entries(name, weight.form);
+  const auto scales = WrittenScales(weight, *convention_, FormatOf(name, weight.form));
   writer.Append(entries[0].name, weight.codes);
   for (std::size_t i = 0; i < scales.size(); ++i) writer.Append(entries[i + 1].name, scales[i]);
 }

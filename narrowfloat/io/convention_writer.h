@@ -28,6 +28,9 @@ class ConventionWriter {
   /// the weights before and the convention does not mix them.
   void Add(const std::string& name, const ForeignWeight& form);
 
+  /// Returns the tensors of a weight. Errors: as FormatOf and PlanWritten.
+  std::vector<TensorEntry> Entries(const std::string& name, const ForeignWeight& form) const;
+
   /// Announces the tensors of a weight. Requires: Add was called for a weight of its kind.
   void Plan(const std::string& name, const ForeignWeight& form, FileContents& contents) const;
 

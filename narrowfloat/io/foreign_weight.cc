@@ -305,7 +305,7 @@ class WeightDecoder {
   std::vector<float> scales_;
 };
 
-/// What DescribeWeight is given.
+/// The arguments of DescribeWeight.
 struct Description {
   const std::string& source;
   const WeightNames& names;

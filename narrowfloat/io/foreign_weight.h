@@ -55,7 +55,8 @@ std::array<float, 256> ValuesOfCodes(FileDType codes);
 
 /// Facts about a weight beside the types and shapes of its tensors.
 struct WeightHints {
-  // What the model's configuration or the weight's description says; 0: the whole matrix.
+  // The block that the model's configuration or the weight's description states; a size of 0 is
+  // that of the matrix.
   std::optional<BlockShape> block{};
   bool swizzled = false, high_half_first = false;
   bool needs_global = true;  // whether E4M3 scales need a scale of the whole tensor

@@ -102,9 +102,8 @@ QuantizationConfig OwnConfig(const std::set<std::string>& specs) {
 std::string WithQuantization(const std::string& config, const QuantizationConfig& quantization) {
   ParseConfig(config);
   std::string text = config;
-  for (const QuantizationPlace& place : kQuantizationPlaces) {
-    if (&place != kQuantizationPlaces) text = Without(text, place);
-  }
+  for (const QuantizationPlace& place : std::span(kQuantizationPlaces).subspan(1))
+    text = Without(text, place);
   return WithMember(text, kQuantizationKey, Json::parse(quantization.object));
 }
 

@@ -153,8 +153,7 @@ float ReadFloat(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// Returns the scales of the whole tensor in `form`'s meaning. Of this library's buffers: amax over
-/// the largest product of a code and a block's scale.
+/// Returns the scales of the whole tensor in `form`'s meaning.
 std::vector<float> GlobalsOf(const StoredTensor& tensor,
                              const std::vector<std::span<const std::byte>>& input,
                              const ForeignWeight& form) {
@@ -165,7 +164,7 @@ std::vector<float> GlobalsOf(const StoredTensor& tensor,
     return globals;
   }
   const float amax = ReadFloat(input[EntryOfRole(tensor, Role::kAmaxRowwise)]);
-  return {amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max))};
+  return {GlobalOfAmax(amax, tensor.quantized->spec.e4m3_max)};
 }
 
 /// The names of a format's tensors, or those for tensors called so that mean the same.
@@ -187,6 +186,10 @@ std::vector<std::byte> GlobalBytes(float value, GlobalScale from, GlobalScale to
 }
 
 }  // namespace
+
+float GlobalOfAmax(float amax, float e4m3_max) {
+  return amax * (1.0f / (kMaxValue<E2M1> * e4m3_max));
+}
 
 ForeignWeight FormOf(const StoredTensor& tensor) {
   return tensor.foreign ? *tensor.foreign : FormOfOwn(tensor);
@@ -240,17 +243,19 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
   return same;
 }
 
-std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
-                                     const std::string& name, const ForeignWeight& form) {
+std::vector<TensorEntry> PlanWritten(const std::string& operation, const ConventionRow& convention,
+                                     const WrittenFormat& format, const std::string& name,
+                                     const ForeignWeight& form) {
   const WeightNames* found = FindNames(convention, format, name);
   if (found == nullptr) {
-    throw Unsupported(fmt::format("'{}' must end in '{}' to be written as {} {}", name,
-                                  convention.weights[format.names].plain, convention.name,
+    throw Unsupported(fmt::format("{}: '{}' must end in '{}' to be written as {} {}", operation,
+                                  name, convention.weights[format.names].plain, convention.name,
                                   format.name));
   }
   const WeightNames& names = *found;
   if (form.transposed != names.plain_is_transposed || (names.blocked && form.shape.size() != 3)) {
-    throw Unsupported(fmt::format("'{}' must be {} to be written as {} {}, got shape {}{}", name,
+    throw Unsupported(fmt::format("{}: '{}' must be {} to be written as {} {}, got shape {}{}",
+                                  operation, name,
                                   names.blocked ? "experts stored as [experts, inputs, outputs]"
                                                 : "stored as [outputs, inputs]",
                                   convention.name, format.name, ShapeText(form.shape),

@@ -29,6 +29,10 @@ struct CanonicalWeight {
 CanonicalWeight Canonical(const StoredTensor& tensor,
                           const std::vector<std::span<const std::byte>>& input);
 
+/// Returns the scale of a whole NVFP4 tensor of that amax: amax over the largest product of a code
+/// and a block's scale.
+float GlobalOfAmax(float amax, float e4m3_max);
+
 /// Returns the weight with its power-of-two scales converted to fp32.
 CanonicalWeight WithFp32Scales(CanonicalWeight weight);
 
@@ -38,10 +42,11 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form);
 
 /// Returns the tensors of the weight `name` in that format: codes, scale and, if it has one, the
-/// scale of the whole tensor. Errors: Unsupported if the name does not end as the convention's
-/// names do.
-std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
-                                     const std::string& name, const ForeignWeight& form);
+/// scale of the whole tensor. `operation` begins messages. Errors: Unsupported if the name does not
+/// end as the convention's names do.
+std::vector<TensorEntry> PlanWritten(const std::string& operation, const ConventionRow& convention,
+                                     const WrittenFormat& format, const std::string& name,
+                                     const ForeignWeight& form);
 
 /// Returns the bytes of the scales among these tensors, in their order; codes do not change. Scales
 /// of blocks change their type or place, never their value. A scale of the whole tensor may become

@@ -68,7 +68,7 @@ def _is_traced() -> bool:
 def has_values(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor has values that the host can read: not on meta, not a FakeTensor.
 
-    While a graph is traced, it ends the graph where there are none: the call then runs outside.
+    A FakeTensor ends the graph that is being traced, so that the caller runs outside of it.
     Errors: DataDependentOutputException, which the tracer catches.
     """
     if in_memory(tensor):

@@ -73,10 +73,21 @@ def is_asked_for_tangent() -> bool:
     It expects gradients of the output's class, and offers a class no way to name another one. Only
     the frame distinguishes it from a program. Gradients of quantized tensors are plain.
     """
+    return called_method_of(_TANGENT_FUNCTION) is not None
+
+
+def called_method_of(function: str) -> str | None:
+    """Returns the module of the function of that name whose call of a method asks this; None if
+    another function called the method.
+
+    Requires: it is asked by a function that the method calls.
+    """
     if torch.compiler.is_dynamo_compiling():
-        return False
-    caller = sys._getframe(1).f_back  # None if native code calls the method
-    return caller is not None and caller.f_code.co_name == _TANGENT_FUNCTION
+        return None
+    caller = sys._getframe(2).f_back  # None if native code calls the method
+    if caller is None or caller.f_code.co_name != function:
+        return None
+    return str(caller.f_globals.get("__name__"))
 
 
 def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:

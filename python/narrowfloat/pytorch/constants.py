@@ -91,11 +91,7 @@ _BY_NAME: dict[str, DType] = {str(t).removeprefix("torch."): ours for t, ours in
 _BY_NAME[ELEMENT_DTYPES["e2m1"]] = DType.kFloat4E2M1
 
 # Names of the element formats in names of schemes.
-ELEMENTS: dict[DType, str] = {
-    DType.kFloat8E4M3: "e4m3",
-    DType.kFloat8E5M2: "e5m2",
-    DType.kFloat4E2M1: "e2m1",
-}
+ELEMENTS: dict[DType, str] = {_BY_NAME[dtype]: name for name, dtype in ELEMENT_DTYPES.items()}
 
 
 def element_of(dtype: DType) -> str:

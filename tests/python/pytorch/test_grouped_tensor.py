@@ -299,7 +299,7 @@ def test_copies_keep_every_byte(
 def test_copies_and_state_dictionaries_move_codes(kind: str, sizes: list[int] | None) -> None:
     source, target = filled(kind, sizes), filled(kind, sizes, seed=9)
     members = target.quantized_tensors
-    # What quantizers of one scale measure is not a part of the members.
+    # The scale and the amax of per-tensor FP8 belong to the quantizers, not to the members.
     without = ("amax", "scale") if kind.startswith("float8") else ()
     assert target.copy_(source) is target and target.quantized_tensors is members
     assert_same_group(target, source, without)

@@ -13,9 +13,9 @@ from jax.typing import DTypeLike
 from narrowfloat._core import get_dbias_quantize_workspace_sizes
 from narrowfloat.jax.cpp_extensions.amax import AmaxScope
 from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
-from narrowfloat.jax.primitives.array_types import check_float
+from narrowfloat.jax.primitives.array_types import check_float, check_sizes
 from narrowfloat.jax.primitives.dequantize import DequantizePrimitive
-from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive, check_sizes
+from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.quantizer import (
     DelayedScaleQuantizer,
@@ -158,7 +158,7 @@ def grouped_quantize(
         return GroupedNoScaleTensor(x, None, group_sizes, None, x.shape)
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
     check_float("grouped_quantize", x.dtype)
-    check_sizes(sizes)
+    check_sizes("grouped_quantize", sizes.dtype)
     if sizes.size != len(quantizer.quantizers):
         raise ValueError(
             "grouped_quantize: group_sizes must have one size per quantizer, "

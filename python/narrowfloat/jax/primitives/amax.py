@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from narrowfloat import _core
 from narrowfloat.jax.primitives.array_types import (
     check_float,
+    check_sizes,
     result_type,
     vary_alike,
     varying_axes,
@@ -177,10 +178,7 @@ class GroupedAmaxPrimitive(BasePrimitive):
     @staticmethod
     def abstract(x: ShapedArray, group_sizes: ShapedArray) -> Sequence[ShapedArray]:
         check_float("grouped_amax", x.dtype)
-        if group_sizes.dtype.name != "int32":
-            raise TypeError(
-                f"grouped_amax: group_sizes must be int32, got {group_sizes.dtype.name}"
-            )
+        check_sizes("grouped_amax", group_sizes.dtype)
         return [ShapedArray(group_sizes.shape, np.dtype(np.float32))]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What JAX's types of arrays say about several devices.
+"""Types of arrays: dtypes that handlers take, manual axes of shard_map, placements on a mesh.
 
-Inside shard_map that is the manual axes that an array varies over, by which JAX checks that a
-result is the same on all devices where a program says so. On a mesh of explicit axes it is the
+Inside shard_map a type names the manual axes that an array varies over, by which JAX checks that a
+result is the same on all devices where a program says so. On a mesh of explicit axes it names the
 placement of each dimension.
 """
 
@@ -66,6 +66,13 @@ def check_float(verb: str, dtype: DTypeLike) -> None:
     name = jax.numpy.dtype(dtype).name
     if name not in ("float32", "float16", "bfloat16"):
         raise TypeError(f"{verb}: the input must be float32, float16 or bfloat16, got {name}")
+
+
+def check_sizes(verb: str, dtype: DTypeLike) -> None:
+    """Raises TypeError for sizes of groups that are not int32."""
+    name = jax.numpy.dtype(dtype).name
+    if name != "int32":
+        raise TypeError(f"{verb}: group_sizes must be int32, got {name}")
 
 
 @jax.tree_util.register_static

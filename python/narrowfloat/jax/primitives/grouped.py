@@ -7,21 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.core import ShapedArray
 
-from narrowfloat.jax.primitives.array_types import check_float
+from narrowfloat.jax.primitives.array_types import check_float, check_sizes
 from narrowfloat.jax.primitives.base import BasePrimitive, register_primitive
 from narrowfloat.jax.primitives.quantize import NOTHING, layout_of, mode_of
-
-
-def check_sizes(group_sizes: jax.Array | ShapedArray) -> None:
-    """Raises TypeError for sizes of groups that are not int32."""
-    if group_sizes.dtype.name != "int32":
-        raise TypeError(
-            f"grouped_quantize: group_sizes must be int32, got {group_sizes.dtype.name}"
-        )
 
 
 @register_primitive
@@ -41,7 +32,7 @@ class GroupedQuantizePrimitive(BasePrimitive):
         x: ShapedArray, scale: ShapedArray, group_sizes: ShapedArray, **static: Any
     ) -> Sequence[ShapedArray]:
         mode, layout, axis = mode_of(static), layout_of(static), static["flatten_axis"]
-        check_sizes(group_sizes)
+        check_sizes("grouped_quantize", group_sizes.dtype)
         check_float("grouped_quantize", x.dtype)
         mode.get_scheme(static["out_dtype"])
         scales = mode.get_grouped_scale_shape_2x(x.shape, group_sizes.size, True, axis)

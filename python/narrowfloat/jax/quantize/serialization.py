@@ -27,7 +27,7 @@ MAX_BYTES = 65536  # of a structure; the longest fields are a shape and a name
 
 
 class _Field(NamedTuple):
-    """What a field's value is in JSON, and the value of what is read there.
+    """Functions that turn a field's value into JSON, and JSON into the value.
 
     Errors: KeyError, TypeError or ValueError for what a field cannot be.
     """

@@ -83,7 +83,7 @@ def _saving_hooks() -> tuple[Any, Any] | None:
 
 
 def _hooked_place() -> Place | None:
-    """Returns the checkpoint whose hooks saved tensors go through, None if there is none.
+    """Returns the checkpoint that set the active hooks for saved tensors; None if none did.
 
     One of torch.distributed._composable begins and ends in hooks of a module, and is not on the
     stack between them.

@@ -63,7 +63,8 @@ def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     )
 
 
-# Whether a checkpoint may run the forward pass of a module again, for modules that report it.
+# True for modules whose forward pass activation checkpointing may run again. Modules that do not
+# report their passes are not in it.
 _runs_again: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 

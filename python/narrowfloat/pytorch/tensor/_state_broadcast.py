@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
-import torch
-
+from narrowfloat.pytorch._tracing import called_method_of
 from narrowfloat.pytorch._types import Quantized
 
 _MODULE = "torch.distributed._state_dict_utils"
@@ -21,14 +19,7 @@ def is_asked_by_state_broadcast() -> bool:
     The other ranks receive into plain tensors, whatever rank 0 sends, so they take no part in a
     broadcast of codes. Only the frame distinguishes the caller from a program.
     """
-    if torch.compiler.is_dynamo_compiling():
-        return False
-    caller = sys._getframe(1).f_back  # None if native code calls the method
-    return (
-        caller is not None
-        and caller.f_code.co_name == _FUNCTION
-        and caller.f_globals.get("__name__") == _MODULE
-    )
+    return called_method_of(_FUNCTION) == _MODULE
 
 
 def values_to_broadcast(tensor: Quantized) -> Any:  # noqa: ANN401  # plain where a class is expected

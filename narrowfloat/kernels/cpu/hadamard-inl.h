@@ -331,7 +331,7 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
   const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
   const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
   // Less 1, because `smallest` holds magnitudes less 1.
-  constexpr std::uint16_t kLeast = Sums::kTiny > 0 ? Sums::kTiny - 1 : 0;
+  constexpr auto kLeast = static_cast<std::uint16_t>(Sums::kTiny > 0 ? Sums::kTiny - 1 : 0);
   const auto below = hn::SaturatedSub(hn::Set(d16, kLeast), smallest);
   const auto is_inexact =
       hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),

@@ -10,6 +10,9 @@
 namespace narrowfloat::tools {
 namespace {
 
+constexpr const char* kMistralFile = "params.json";
+constexpr const char* kMistralKey = "quantization";
+
 /// Returns the text of config.json, or an empty text if there is no such file or it holds no
 /// object.
 std::string ConfigText(const io::Checkpoint& in) {
@@ -20,8 +23,6 @@ std::string ConfigText(const io::Checkpoint& in) {
 /// Returns the files that owners of conventions have, without what they say of the tensors that are
 /// read: ModelOpt's file goes, Mistral's loses a member.
 Companions OwnersCompanions(const io::Checkpoint& in) {
-  constexpr const char* kMistralFile = "params.json";
-  constexpr const char* kMistralKey = "quantization";
   Companions companions;
   if (!in.folder()) return companions;
   companions[io::kModelOptFile] = std::nullopt;
@@ -33,6 +34,15 @@ Companions OwnersCompanions(const io::Checkpoint& in) {
 }
 
 }  // namespace
+
+bool DescribesQuantization(const std::filesystem::path& folder, const std::string& name) {
+  if (name == io::kModelOptFile) return true;
+  if (name == io::kConfigFile) {
+    return !io::QuantizationOf(io::ReadCompanion(folder, io::kConfigFile)).is_null();
+  }
+  if (name != kMistralFile) return false;
+  return !io::ValueAt(io::ReadCompanion(folder, kMistralFile), {kMistralKey}).is_null();
+}
 
 Companions PlainCompanions(const io::Checkpoint& in) {
   Companions companions = OwnersCompanions(in);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +16,11 @@ class TensorRewriter;
 /// Files beside the tensors that the output gets with another text than the input's; without a text
 /// it does not get the file.
 using Companions = std::map<std::string, std::optional<std::string>>;
+
+/// Returns whether a file of a folder says how tensors are quantized: ModelOpt's file, or a member
+/// of config.json or of Mistral's params.json. Errors: InvalidArgument if one of the last two is
+/// damaged; IoError.
+bool DescribesQuantization(const std::filesystem::path& folder, const std::string& name);
 
 /// Returns the files of a model without quantized tensors: config.json without its
 /// quantization_config, Mistral's params.json without its quantization, and no file of ModelOpt's.

@@ -2,10 +2,12 @@
 #include "tools/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/folder_lock.h"
 #include "tools/interrupt.h"
+#include "tools/other_checkpoint.h"
 #include "tools/output_folder.h"
 #include "tools/shard_plan.h"
 #include "tools/side_files.h"
@@ -39,8 +42,9 @@ class Job {
     mark_ = MarkText(plans_);
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
-    if (HasFiles() && !out.overwrite) CheckReplacesNothing();
     overwrite_ = out.overwrite;
+    if (HasFiles() && !overwrite_) CheckReplacesNothing();
+    if (HasFiles() && in.folder()) FindOthers();
   }
 
   /// Returns whether the job has files to write in this part; there may be more parts than files.
@@ -160,6 +164,39 @@ class Job {
                                       rewriter_.Verb(), target.string()));
   }
 
+  /// Returns the files that would make the result another checkpoint, and that may be removed.
+  std::vector<std::string> FindOthers() const {
+    const std::vector<fs::path> targets = Targets();
+    const auto index = in_.index() ? std::optional(in_.index()->first) : std::nullopt;
+    OtherFiles others = FindOtherFiles(out_, {targets.begin(), targets.end()}, index);
+    if (others.unknown) {
+      throw InvalidArgument(
+          fmt::format("{}: {} must have no other safetensors file beside the result, which has no "
+                      "index, got {}",
+                      rewriter_.Verb(), out_.string(), *others.unknown));
+    }
+    if (!overwrite_ && !others.replaced.empty()) {
+      throw InvalidArgument(
+          fmt::format("{}: {} must have no files of another checkpoint, got {}; --overwrite "
+                      "removes them",
+                      rewriter_.Verb(), out_.string(), others.replaced.front()));
+    }
+    return std::move(others.replaced);
+  }
+
+  /// Removes them, with the records of a job that was to write them.
+  void RemoveOthers() {
+    for (const std::string& name : FindOthers()) {
+      std::error_code error;
+      fs::remove(out_ / name, error);
+      if (error) {
+        throw IoError(fmt::format("write: {}, {}", (out_ / name).string(), error.message()));
+      }
+      RemoveRecord(out_ / name);
+      result_.removed.push_back(name);
+    }
+  }
+
   void NameLeftOut() const {
     for (const LeftOut& file : result_.left_out) {
       PrintToStderr("{}: left out: {} ({})\n", rewriter_.Verb(), Escaped(file.name), file.reason);
@@ -175,7 +212,7 @@ class Job {
       ++result_.files_skipped;
       return;
     }
-    if (in_.folder()) RemoveRecord(plan);
+    if (in_.folder()) RemoveRecord(plan.out);
     io::SafetensorsWriter writer(plan.out, plan.contents.tensors, plan.contents.metadata);
     for (const io::StoredTensor& tensor : plan.shard->tensors) {
       if (rewriter_.Drops(tensor)) continue;
@@ -247,8 +284,9 @@ class Job {
     CheckMark(out_, mark_, rewriter_.Verb());
     CopySideFiles(side_files_, *in_.folder(), out_);
     if (in_.index()) WriteIndex();
+    RemoveOthers();
     // The mark goes last: a run that ends in between is still an unfinished job.
-    for (const ShardPlan& plan : plans_) RemoveRecord(plan);
+    for (const ShardPlan& plan : plans_) RemoveRecord(plan.out);
     std::error_code ignored;
     fs::remove(io::UnfinishedMark(out_), ignored);
   }
@@ -356,6 +394,7 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
                           {"files_skipped", job.files_skipped},
                           {"complete", job.complete},
                           {"left_out", left_out},
+                          {"removed", job.removed},
                           {"seconds", job.seconds},
                           {"gb_per_second", rate}});
   result.text = fmt::format(
@@ -369,6 +408,10 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
   if (job.tensors_dropped > 0) {
     result.text += fmt::format("{} dropped: scales of activations or of a KV cache, or markers\n",
                                CountText(job.tensors_dropped, "tensor"));
+  }
+  if (!job.removed.empty()) {
+    result.text += fmt::format("removed from OUT, where another checkpoint left them: {}\n",
+                               Escaped(fmt::format("{}", fmt::join(job.removed, ", "))));
   }
   if (job.files_written > 0)
     result.text += fmt::format("{:.2f} s, {:.2f} GB/s\n", job.seconds, rate);

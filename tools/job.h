@@ -66,6 +66,7 @@ struct JobResult {
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
   bool complete = true;                                         // the other parts are there too
   std::vector<LeftOut> left_out;                                // files of IN that OUT does not get
+  std::vector<std::string> removed;  // files of OUT that another checkpoint left
   std::uint64_t worked_bytes = 0;
   double seconds = 0;
 };
@@ -73,10 +74,12 @@ struct JobResult {
 /// Rewrites a checkpoint file by file, one tensor in memory at a time.
 /// A file goes to a file, a folder to a folder with the same file names, its index rewritten and
 /// its other small files copied; there, until the last file is done, a record beside each finished
-/// one lets a later run skip it, and a mark names the job. A part without files writes nothing.
+/// one lets a later run skip it, and a mark names the job. A part without files writes nothing. At
+/// the end `overwrite` removes the files by which readers would take OUT for another checkpoint.
 /// Every file appears whole or not at all. Names files that are left out on standard error. Errors:
 /// InvalidArgument if `out` is `in`, if no tensor is rewritten, or, unless `overwrite` is set, if a
-/// file exists that this job did not write; Interrupted, saying what was done; IoError.
+/// file exists that this job did not write, or another checkpoint's; Interrupted, saying what was
+/// done; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
 /// Returns the result as text and as JSON. `rewritten` is the command's participle, such as

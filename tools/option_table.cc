@@ -83,7 +83,8 @@ constexpr OptionRow kOptions[] = {
      "bf16, f16 or f32: type of what was quantized, other tensors keep theirs; by default the one "
      "recorded, or config.json's for other conventions",
      kChoice, false, NamesIn<kFloatTypes>},
-    {"--overwrite", "", "replace files that exist in OUT", kFlag},
+    {"--overwrite", "",
+     "replace files that exist in OUT, and remove those that another checkpoint left", kFlag},
     {"--overwrite", "", "replace the page if it exists", kFlag, false, nullptr, "report"},
     {"--threads", "N",
      "threads; NF_NUM_THREADS or all usable ones by default. No byte depends on it", kText},

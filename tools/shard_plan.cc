@@ -118,8 +118,8 @@ std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
   return hash.Text();
 }
 
-fs::path RecordPath(const ShardPlan& plan) {
-  return plan.out.parent_path() / fmt::format(".{}.job", plan.out.filename().string());
+fs::path RecordPath(const fs::path& file) {
+  return file.parent_path() / fmt::format(".{}.job", file.filename().string());
 }
 
 std::string TextOfJob(const std::string& hash) {
@@ -207,7 +207,7 @@ std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts
 
 bool IsFinished(const ShardPlan& plan) {
   try {
-    if (io::ReadSmallFile(RecordPath(plan), kMaxRecordBytes) != RecordText(plan)) return false;
+    if (io::ReadSmallFile(RecordPath(plan.out), kMaxRecordBytes) != RecordText(plan)) return false;
     const io::SafetensorsFile file(plan.out);
     return file.header().tensors == plan.contents.tensors &&
            file.header().metadata == plan.contents.metadata;
@@ -216,13 +216,13 @@ bool IsFinished(const ShardPlan& plan) {
   }
 }
 
-void RemoveRecord(const ShardPlan& plan) {
+void RemoveRecord(const fs::path& file) {
   std::error_code ignored;
-  fs::remove(RecordPath(plan), ignored);
+  fs::remove(RecordPath(file), ignored);
 }
 
 void WriteRecord(const ShardPlan& plan) {
-  io::WriteSmallFile(RecordPath(plan), RecordText(plan));
+  io::WriteSmallFile(RecordPath(plan.out), RecordText(plan));
 }
 
 std::string MarkText(const std::vector<ShardPlan>& plans) {

@@ -2,7 +2,6 @@
 #include "narrowfloat/io/companion.h"
 
 #include <cstdint>
-#include <filesystem>
 
 #include "narrowfloat/io/strict_json.h"
 
@@ -15,13 +14,16 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 20;
 
 }  // namespace
 
-json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
-  if (!checkpoint.folder()) return nullptr;
-  const std::filesystem::path path = *checkpoint.folder() / name;
+json ReadCompanion(const std::filesystem::path& folder, const char* name) {
+  const std::filesystem::path path = folder / name;
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
   return ParsePythonJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes),
                          kCompanionDepth);
+}
+
+json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
+  return checkpoint.folder() ? ReadCompanion(*checkpoint.folder(), name) : nullptr;
 }
 
 std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name) {

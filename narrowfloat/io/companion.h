@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,8 +21,12 @@ inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOp
 
 inline constexpr int kCompanionDepth = 64;  // of nested objects and arrays, at most
 
+/// Parses a JSON file of a folder; null if there is no such file. Errors: InvalidArgument if it is
+/// damaged; IoError.
+nlohmann::json ReadCompanion(const std::filesystem::path& folder, const char* name);
+
 /// Parses a JSON file of the checkpoint's folder; null if there is no folder or no such file.
-/// Errors: InvalidArgument if it is damaged; IoError.
+/// Errors: as above.
 nlohmann::json ReadCompanion(const Checkpoint& checkpoint, const char* name);
 
 /// Returns the bytes of a file in the checkpoint's folder. Errors: InvalidArgument if the file does

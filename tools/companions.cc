@@ -13,11 +13,10 @@ namespace {
 constexpr const char* kMistralFile = "params.json";
 constexpr const char* kMistralKey = "quantization";
 
-/// Returns the text of config.json, or an empty text if there is no such file or it holds no
-/// object.
+/// Returns the text of config.json; an empty object if there is no such file.
 std::string ConfigText(const io::Checkpoint& in) {
-  const bool is_object = io::ReadCompanion(in, io::kConfigFile).is_object();
-  return is_object ? io::ReadCompanionText(in, io::kConfigFile) : "";
+  const bool exists = !io::ReadCompanion(in, io::kConfigFile).is_null();
+  return exists ? io::ReadCompanionText(in, io::kConfigFile) : "{}\n";
 }
 
 /// Returns the files that owners of conventions have, without what they say of the tensors that are
@@ -47,8 +46,11 @@ bool DescribesQuantization(const std::filesystem::path& folder, const std::strin
 Companions PlainCompanions(const io::Checkpoint& in) {
   Companions companions = OwnersCompanions(in);
   if (!in.folder()) return companions;
-  const bool quantized = !io::QuantizationOf(io::ReadCompanion(in, io::kConfigFile)).is_null();
-  if (quantized) companions[io::kConfigFile] = io::WithoutQuantization(ConfigText(in));
+  const nlohmann::json config = io::ReadCompanion(in, io::kConfigFile);
+  if (io::QuantizationOf(config).is_null()) return companions;
+  const bool has_more = config.size() > 1 || !config.contains(io::kQuantizationKey);
+  auto& text = companions[io::kConfigFile];
+  if (has_more) text = io::WithoutQuantization(ConfigText(in));
   return companions;
 }
 
@@ -57,8 +59,7 @@ Companions QuantizedCompanions(const io::Checkpoint& in,
   Companions companions = OwnersCompanions(in);
   if (!in.folder()) return companions;
   if (!quantization.owner.empty()) companions[io::kModelOptFile] = quantization.owner;
-  const std::string config = ConfigText(in);
-  if (!config.empty()) companions[io::kConfigFile] = io::WithQuantization(config, quantization);
+  companions[io::kConfigFile] = io::WithQuantization(ConfigText(in), quantization);
   return companions;
 }
 

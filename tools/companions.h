@@ -23,13 +23,14 @@ using Companions = std::map<std::string, std::optional<std::string>>;
 bool DescribesQuantization(const std::filesystem::path& folder, const std::string& name);
 
 /// Returns the files of a model without quantized tensors: config.json without its
-/// quantization_config, Mistral's params.json without its quantization, and no file of ModelOpt's.
+/// quantization_config (no config.json if it has nothing else), Mistral's params.json without its
+/// quantization, and no file of ModelOpt's.
 /// Errors: InvalidArgument if a file is damaged; IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 
 /// Returns config.json with a quantization_config, ModelOpt's file if the convention has it, and
-/// params.json as PlainCompanions does. A folder without config.json gets none. Errors: as
-/// PlainCompanions.
+/// params.json as PlainCompanions does. A folder without config.json gets one of
+/// quantization_config alone. Errors: as PlainCompanions.
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization);
 

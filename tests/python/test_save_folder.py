@@ -128,6 +128,38 @@ def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:
     assert list(files(tmp_path)) == ["config.json"]
 
 
+@pytest.mark.parametrize("convention", ["narrowfloat", "compressed-tensors", "modelopt"])
+def test_a_folder_without_config_gets_one_as_save_writes_it(
+    convention: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "float"
+    source.mkdir()
+    write_file(source / "model.safetensors", {NAME: X})
+    options = ("--scheme", "mxfp8_e4m3", "--convention", convention)
+    run("quantize", source, tmp_path / "made", *options)
+    (tmp_path / "saved").mkdir()
+    held = {NAME: nf.quantize(X, "mxfp8_e4m3")}
+    nf.save(tmp_path / "saved", held, convention=convention)
+    assert set(files(tmp_path / "made")) == set(files(tmp_path / "saved"))
+    made, saved = (
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("made", "saved")
+    )
+    assert made == saved and list(made) == ["quantization_config"]
+    assert run_json("inspect", tmp_path / "made")["convention"] == convention
+    run("dequantize", tmp_path / "made", tmp_path / "back")
+    assert list(files(tmp_path / "back")) == ["model.safetensors"], "as before"
+
+
+def test_a_config_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "float"
+    source.mkdir()
+    write_file(source / "model.safetensors", {NAME: X})
+    (source / "config.json").write_text("[1]")
+    message = run_json("quantize", source, tmp_path / "q", "--scheme", "nvfp4", code=2)["error"]
+    assert message["message"] == "config: config.json must be an object"
+    assert not (tmp_path / "q").exists()
+
+
 @pytest.mark.parametrize(("scheme", "convention"), HOLDERS)
 def test_convert_writes_our_own_convention(scheme: str, convention: str, tmp_path: Path) -> None:
     source = float_model(tmp_path / "float")

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -143,7 +144,7 @@ void AddOwner(const std::string& verb, const std::string& name, const io::Stored
 io::FileContents PlanContents(const io::Shard& shard, const fs::path& out,
                               const TensorRewriter& rewriter) {
   io::FileContents contents;
-  contents.metadata = io::WithoutOwnKeys(shard.file.header().metadata);
+  contents.metadata = io::WithoutDescriptions(shard.file.header().metadata);
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
   std::unordered_map<std::string, const io::StoredTensor*> owners;  // of names of the result
   for (const io::StoredTensor& tensor : shard.tensors) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/testing.h"
 
 namespace narrowfloat::io {
@@ -150,6 +151,17 @@ TEST(ConventionTest, TheMarkIsNoTensorAndMayBeMissing) {
 TEST(ConventionTest, OtherKeysOfTheMetadataStay) {
   EXPECT_EQ(WithoutOwnKeys({{"format", "pt"}, {"narrowfloat.w", "x"}, {"narrowfloat", "y"}}),
             (Metadata{{"format", "pt"}, {"narrowfloat", "y"}}));
+}
+
+TEST(ConventionTest, DescriptionsOfAllConventionsGo) {
+  const Metadata rest{{"format", "pt"}, {"c", "{}"}};
+  Metadata described = rest;
+  described.insert({{"narrowfloat.w", "x"}, {"_quantization_metadata", "{}"}});
+  described.insert({{"tensor_names", R"(["a", 1, "b"])"}, {"a", "{}"}, {"b", "{}"}});
+  EXPECT_EQ(WithoutDescriptions(described), rest);
+  Metadata damaged = rest;
+  damaged.insert({"tensor_names", R"(["c")"});
+  EXPECT_EQ(WithoutDescriptions(damaged), rest);
 }
 
 }  // namespace

@@ -110,6 +110,38 @@ def test_values_are_codes_times_scales(name: str, tmp_path: Path) -> None:
     assert values.tobytes() == expected.astype(np.float32).tobytes()
 
 
+def layers_in_metadata() -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    layers = {"layers": {"a": {"format": "float8_e4m3fn"}}}
+    tensors = {"a.weight": CODES, "a.weight_scale": WHOLE, "a.bias": np.ones(ROWS, np.float32)}
+    return tensors, {"_quantization_metadata": json.dumps(layers)}
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("case", [torchao_mx(True), layers_in_metadata()], ids=["torchao", "comfy"])
+def test_results_lose_the_descriptions_and_keep_the_rest(
+    case: tuple[dict[str, np.ndarray], dict[str, str]], in_folder: bool, tmp_path: Path
+) -> None:
+    def path(name: str) -> Path:
+        return tmp_path / name if in_folder else tmp_path / f"{name}.safetensors"
+
+    def file(name: str) -> Path:
+        return path(name) / "model.safetensors" if in_folder else path(name)
+
+    file("in").parent.mkdir(exist_ok=True)
+    tensors, metadata = case
+    write_file(file("in"), tensors, metadata | {"format": "pt", "title": "kept", "b.weight": "{}"})
+    run("dequantize", path("in"), path("float"))
+    assert run_json("inspect", path("float"))["convention"] == "plain"
+    run("quantize", path("float"), path("again"), "--scheme", "mxfp8_e4m3")
+    run("convert", path("in"), path("other"), "--to", "modelopt")
+    before = nf.load(path("in"), from_="auto", dtype="float32")["a.weight"]
+    after = nf.load(path("other"), from_="modelopt", dtype="float32")["a.weight"]
+    assert after.tobytes() == before.tobytes()
+    for name in ("float", "other"):
+        found = read_file(file(name))[1]
+        assert found == {"format": "pt", "title": "kept", "b.weight": "{}"}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_convert_writes_codes_and_scales_by_row(name: str, tmp_path: Path) -> None:
     tensors, metadata, expected = CASES[name]

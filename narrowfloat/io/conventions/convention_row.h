@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "narrowfloat/io/file_dtype.h"
+#include "narrowfloat/io/safetensors_header.h"
 #include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat::io {
@@ -104,6 +105,9 @@ struct ConventionRow {
   /// InvalidArgument if a description is damaged; Unsupported for a format that is not read;
   /// IoError.
   std::vector<WeightDescription> (*describe)(const Checkpoint&) = nullptr;
+  /// Returns the keys of a file's __metadata__ that describe its tensors, beside metadata_marks;
+  /// null if there are no others.
+  std::vector<std::string> (*description_keys)(const Metadata&) = nullptr;
 };
 
 // One file each, with its descendants.
@@ -117,6 +121,10 @@ std::span<const ConventionRow* const> Conventions();
 
 /// Returns the convention with this name, or null if none has it.
 const ConventionRow* FindConvention(std::string_view name);
+
+/// Returns a file's __metadata__ without the keys by which this library and others describe
+/// quantized tensors: a result without these tensors could not be read.
+Metadata WithoutDescriptions(const Metadata& metadata);
 
 /// Returns the names of the conventions that are read, and of those that are written, this
 /// library's own first.

@@ -26,6 +26,17 @@ const ConventionRow* FindConvention(std::string_view name) {
   return nullptr;
 }
 
+Metadata WithoutDescriptions(const Metadata& metadata) {
+  Metadata rest = WithoutOwnKeys(metadata);
+  for (const ConventionRow* row : Conventions()) {
+    if (row->description_keys != nullptr) {
+      for (const std::string& key : row->description_keys(metadata)) rest.erase(key);
+    }
+    for (const std::string_view mark : row->metadata_marks) rest.erase(std::string(mark));
+  }
+  return rest;
+}
+
 std::vector<std::string> ReadConventions() {
   std::vector<std::string> names = {std::string(kConventionName)};
   for (const ConventionRow* row : Conventions()) names.emplace_back(row->name);

@@ -166,6 +166,20 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   return weights;
 }
 
+/// Returns the keys that kNames lists; none if its text is damaged.
+std::vector<std::string> DescriptionKeys(const Metadata& metadata) {
+  std::vector<std::string> keys;
+  const auto names = metadata.find(std::string(kNames));
+  if (names == metadata.end()) return keys;
+  try {
+    for (const json& item : ParseStrictJson(std::string(kNames), names->second, 1)) {
+      if (item.is_string()) keys.push_back(item.get<std::string>());
+    }
+  } catch (const InvalidArgument&) {  // NOLINT(bugprone-empty-catch): another convention was read
+  }
+  return keys;
+}
+
 }  // namespace
 
 /// Describes files of torchao: tensor subclasses, flattened into safetensors. A decoded code is
@@ -175,6 +189,7 @@ constinit const ConventionRow kTorchAo{.name = "torchao",
                                        .weights = {},
                                        .accessories = {},
                                        .metadata_marks = kMetadataMarks,
-                                       .describe = &DescribeAll};
+                                       .describe = &DescribeAll,
+                                       .description_keys = &DescriptionKeys};
 
 }  // namespace narrowfloat::io

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -90,6 +92,47 @@ void ForEach(const Execution& execution, std::size_t count,
   if (error) std::rethrow_exception(error);
 }
 
+const char* UseText(io::GlobalScale use) {
+  switch (use) {
+    case io::GlobalScale::kMultiplies:
+      return "multiply";
+    case io::GlobalScale::kDivides:
+      return "divide";
+    case io::GlobalScale::kNone:
+      break;
+  }
+  return "none";
+}
+
+/// Returns how the forms of two tensors of one shape differ; an empty text if equal bytes are equal
+/// values. Names the parts that a format's text leaves out only where the texts are the same.
+std::string FormDifference(const io::StoredTensor& a, const io::StoredTensor& b) {
+  constexpr const char* kParts[] = {"codes", "scales", "scales of the whole tensor"};
+  std::vector<std::string> found;
+  const auto add = [&](std::string_view what, std::string_view in_a, std::string_view in_b) {
+    if (in_a != in_b) found.push_back(fmt::format("{} {} and {}", what, in_a, in_b));
+  };
+  add("formats", io::FormatText(a), io::FormatText(b));
+  if (!found.empty()) return found.front();
+  add("numbers of tensors", fmt::format("{}", a.entries.size()),
+      fmt::format("{}", b.entries.size()));
+  if (!a.foreign || !b.foreign) return fmt::format("{}", fmt::join(found, ", "));
+  for (std::size_t i = 0; i < std::min(a.entries.size(), b.entries.size()); ++i) {
+    const io::TensorEntry &in_a = a.entries[i], &in_b = b.entries[i];
+    add(fmt::format("types of {}", kParts[i]), io::Info(in_a.dtype).name,
+        io::Info(in_b.dtype).name);
+    add(fmt::format("shapes of {}", kParts[i]), ShapeText(in_a.shape), ShapeText(in_b.shape));
+  }
+  const auto order = [&](std::string_view what, bool in_a, bool in_b, const char* no,
+                         const char* yes) { add(what, in_a ? yes : no, in_b ? yes : no); };
+  add("scales of the whole tensor", UseText(a.foreign->global), UseText(b.foreign->global));
+  order("orders of scales", a.foreign->swizzled, b.foreign->swizzled, "rows", "tiles");
+  order("first codes of a byte", a.foreign->high_half_first, b.foreign->high_half_first, "low",
+        "high");
+  order("orders of values", a.foreign->transposed, b.foreign->transposed, "rows", "columns");
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
 class Diff {
  public:
   Diff(const io::Checkpoint& a, const io::Checkpoint& b, Execution execution)
@@ -121,8 +164,8 @@ class Diff {
   /// Two tensors of one name and shape.
   struct Pair {
     io::TensorLocation a, b;
-    bool same_form;           // equal bytes are equal values
-    std::uint64_t bytes = 0;  // that differ, if so
+    std::string form;         // how the forms differ; empty: equal bytes are equal values
+    std::uint64_t bytes = 0;  // that differ, of the same form
   };
 
   /// A part of one entry of both tensors.
@@ -138,10 +181,8 @@ class Diff {
                                                   ShapeText(b.tensor->shape()))});
       return;
     }
-    const bool same_form =
-        io::FormatText(*a.tensor) == io::FormatText(*b.tensor) && SameEntries(*a.tensor, *b.tensor);
-    pairs_.push_back({a, b, same_form});
-    for (std::size_t i = 0; same_form && i < a.tensor->entries.size(); ++i) {
+    pairs_.push_back({a, b, FormDifference(*a.tensor, *b.tensor)});
+    for (std::size_t i = 0; pairs_.back().form.empty() && i < a.tensor->entries.size(); ++i) {
       const std::uint64_t bytes = a.tensor->entries[i].Bytes();
       for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
         pieces_.push_back(
@@ -157,7 +198,7 @@ class Diff {
     std::uint64_t total = 0;
     for (const Piece& piece : pieces_) total += piece.bytes;
     for (const Pair& pair : pairs_) {
-      if (!pair.same_form) total += pair.a.tensor->Bytes() + pair.b.tensor->Bytes();
+      if (!pair.form.empty()) total += pair.a.tensor->Bytes() + pair.b.tensor->Bytes();
     }
     return total;
   }
@@ -188,15 +229,13 @@ class Diff {
   }
 
   void Compare(const Pair& pair, Progress& progress) {
-    if (pair.same_form && pair.bytes == 0) {
+    const bool same_form = pair.form.empty();
+    if (same_form && pair.bytes == 0) {
       ++equal_;
       return;
     }
-    Difference difference{.name = pair.a.tensor->name, .what = "bytes", .bytes = pair.bytes};
-    if (!pair.same_form) {
-      difference.what = fmt::format("formats {} and {}", io::FormatText(*pair.a.tensor),
-                                    io::FormatText(*pair.b.tensor));
-    }
+    Difference difference{
+        .name = pair.a.tensor->name, .what = same_form ? "bytes" : pair.form, .bytes = pair.bytes};
     difference.has_values = HasValues(*pair.a.tensor) && HasValues(*pair.b.tensor);
     if (!difference.has_values) {
       difference.what += ", values are not compared";
@@ -207,7 +246,7 @@ class Diff {
       const std::span<const float> a = read_a_.Values(pair.a), b = read_b_.Values(pair.b);
       CompareAllValues<float>(a, b, difference);
     }
-    if (!pair.same_form) {
+    if (!same_form) {
       progress.Add(pair.a.tensor->Bytes() + pair.b.tensor->Bytes(), pair.a.tensor->name);
     }
     differences_.push_back(std::move(difference));
@@ -244,19 +283,6 @@ class Diff {
       difference.values += part.values;
       Raise(difference.largest, part.largest);
     }
-  }
-
-  /// Returns whether equal bytes mean equal values.
-  static bool SameEntries(const io::StoredTensor& a, const io::StoredTensor& b) {
-    if (a.foreign && b.foreign &&
-        (a.foreign->global != b.foreign->global || a.foreign->transposed != b.foreign->transposed ||
-         a.foreign->swizzled != b.foreign->swizzled ||
-         a.foreign->high_half_first != b.foreign->high_half_first)) {
-      return false;
-    }
-    return std::ranges::equal(a.entries, b.entries, [](const auto& one, const auto& other) {
-      return one.dtype == other.dtype && one.shape == other.shape;
-    });
   }
 
   const io::Checkpoint &a_, &b_;

@@ -96,3 +96,54 @@ def test_it_counts_no_values_that_it_does_not_compare(name: str, tmp_path: Path)
     (found,) = run_json("diff", a, floats, code=1)["differences"]
     assert found["what"] == f"formats {name} and F32, values are not compared"
     assert found["values"] is None
+
+
+CODES = np.arange(256 * 256, dtype=np.uint32).astype(np.uint8).reshape(256, 256) & 0x77
+E4M3, E8M0 = TYPES["F8_E4M3"], TYPES["F8_E8M0"]
+POWERS = np.full((256, 8), 127, np.uint8)
+ROWS = np.full((256, 32), 1.5, E4M3)
+SCALE = np.full((), 0.5, np.float32)
+Weight = dict[str, np.ndarray]
+
+
+def fp8(scale: np.ndarray, suffix: str = "weight_scale") -> Weight:
+    return {"a.weight": CODES.view(E4M3), f"a.{suffix}": scale}
+
+
+def nvfp4(codes: str, scale: np.ndarray, suffix: str) -> Weight:
+    return {f"a.{codes}": CODES, "a.weight_scale": ROWS, f"a.{suffix}": scale}
+
+
+@pytest.mark.parametrize(
+    ("a", "from_a", "b", "from_b", "what"),
+    [
+        (
+            fp8(np.ones((2, 2), np.float32), "weight_scale_inv"), "fp8",
+            fp8(np.ones((2, 1, 2, 1), np.float32)), "modelopt",
+            "shapes of scales 2x2 and 2x1x2x1",
+        ),
+        (fp8(POWERS), "modelopt", fp8(POWERS.view(E8M0)), "modelopt",
+         "types of scales U8 and F8_E8M0"),
+        (fp8(SCALE), "modelopt", fp8(SCALE.reshape(1)), "compressed-tensors",
+         "shapes of scales scalar and 1"),
+        (fp8(SCALE), "modelopt", {"a.weight": CODES.view(E4M3)}, "unscaled-fp8",
+         "numbers of tensors 2 and 1"),
+        (
+            nvfp4("weight", SCALE.reshape(1), "weight_scale_2"), "modelopt",
+            nvfp4("weight_packed", SCALE.reshape(1), "weight_global_scale"), "compressed-tensors",
+            "scales of the whole tensor multiply and divide",
+        ),
+        (
+            nvfp4("weight", SCALE, "weight_scale_2"), "modelopt",
+            nvfp4("weight", SCALE, "weight_scale_2"), "comfyui",
+            "orders of scales rows and tiles, first codes of a byte low and high",
+        ),
+    ],
+)  # fmt: skip
+def test_it_names_what_formats_of_one_text_differ_in(
+    a: Weight, from_a: str, b: Weight, from_b: str, what: str, tmp_path: Path
+) -> None:
+    files = write_file(tmp_path / "a", a), write_file(tmp_path / "b", b)
+    options = ("--from-a", from_a, "--from-b", from_b)
+    done = run_json("diff", *files, *options, code=1)
+    assert [(each["name"], each["what"]) for each in done["differences"]] == [("a.weight", what)]

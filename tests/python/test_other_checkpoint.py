@@ -81,9 +81,9 @@ def test_they_go_with_the_last_part(tmp_path: Path) -> None:
 def test_an_index_names_its_files(tmp_path: Path) -> None:
     new, out = single(tmp_path / "new"), tmp_path / "out"
     out.mkdir()
-    for name in ("a", "b", "c"):
+    for name in ("y", "z", "c"):
         write_file(out / f"{name}.safetensors", {f"{name}.weight": np.ones((2, 2), np.float32)})
-    names = {"a.weight": "a.safetensors", "b.weight": "b.safetensors"}
+    names = {"y.weight": "y.safetensors", "z.weight": "z.safetensors"}
     (out / "other.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     held = folder_bytes(out)
     message = run_json("quantize", new, out, *SCHEME, "--overwrite", code=2)["error"]["message"]
@@ -94,7 +94,8 @@ def test_an_index_names_its_files(tmp_path: Path) -> None:
     assert folder_bytes(out) == held
     (out / "c.safetensors").unlink()
     made = run_json("quantize", new, out, *SCHEME, "--overwrite")
-    assert made["removed"] == ["a.safetensors", "b.safetensors", "other.safetensors.index.json"]
+    expected = ["y.safetensors", "z.safetensors", "other.safetensors.index.json"]
+    assert made["removed"] == expected, "the index goes last: it names the others"
     (out / INDEX).write_text("{")
     assert run_json("quantize", new, out, *SCHEME, "--overwrite")["removed"] == [INDEX]
 

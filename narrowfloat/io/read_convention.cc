@@ -55,6 +55,15 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
                   ShortenedJson(block)));
 }
 
+/// Refuses a configuration that says of some weights that they mean something else than their codes
+/// and scales.
+void CheckMeaning(const std::string& source, const json& quantization, const char* key) {
+  const json value = ValueAt(quantization, {key});
+  if (value.is_null() || (value.is_object() && ValueAt(value, {"config_groups"}).empty())) return;
+  throw Unsupported(
+      fmt::format("{}: {} is not supported, it changes what weights mean", source, key));
+}
+
 /// Returns whether a tensor of that type may hold integers that stand for values.
 bool MayHoldIntegers(FileDType dtype) {
   return dtype == FileDType::kI8 || dtype == FileDType::kU8 || dtype == FileDType::kI32;
@@ -65,7 +74,11 @@ class Grouping {
   Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
       : checkpoint_(checkpoint), convention_(convention), by_shard_(checkpoint.shards().size()) {
     const json config = ReadCompanion(checkpoint, kConfigFile);
-    block_ = ConfiguredBlock(QuantizationOf(config));
+    const json quantization = QuantizationOf(config);
+    block_ = ConfiguredBlock(quantization);
+    if (convention.refused_key != nullptr) {
+      CheckMeaning(Source(), quantization, convention.refused_key);
+    }
     for (const TensorLocation& location : checkpoint.tensors()) {
       const auto shard = static_cast<std::size_t>(location.shard - checkpoint.shards().data());
       found_.emplace(location.tensor->name, Found{location.tensor, shard});
@@ -166,9 +179,9 @@ class Grouping {
     if (rest.taken) return;
     StoredTensor tensor = *rest.tensor;
     CheckIsWhole(tensor);
-    tensor.accessory = accessories_.contains(tensor.name) ||
-                       EndsWithAny(tensor.name, convention_.accessories) ||
-                       EndsWithAny(tensor.name, convention_.cache_scales);
+    tensor.accessory =
+        accessories_.contains(tensor.name) || EndsWithAny(tensor.name, convention_.accessories) ||
+        (convention_.has_cache_scales && IsCacheScale(tensor.name)) || IsZeroPoint(location);
     if (!tensor.accessory) CheckIsPlain(tensor);
     by_shard_[rest.shard].push_back(std::move(tensor));
   }
@@ -177,13 +190,28 @@ class Grouping {
     return std::ranges::any_of(suffixes, [&](auto suffix) { return name.ends_with(suffix); });
   }
 
+  [[noreturn]] void RefuseMeaning(const std::string& name) const {
+    throw Unsupported(
+        fmt::format("{}: '{}' is not supported, it changes what its weight means", Source(), name));
+  }
+
+  /// Returns whether a tensor holds zero points of float codes, which float models lack. Refuses
+  /// others than zeros: codes are read without them.
+  bool IsZeroPoint(const TensorLocation& location) const {
+    const StoredTensor& tensor = *location.tensor;
+    if (!tensor.IsPlain() || !tensor.name.ends_with(".weight_zero_point")) return false;
+    std::vector<std::byte> bytes(tensor.Bytes());
+    ReadBuffer(location, 0, bytes);
+    if (std::ranges::any_of(bytes, [](std::byte byte) { return byte != std::byte{0}; })) {
+      RefuseMeaning(tensor.name);
+    }
+    return true;
+  }
+
   /// Refuses a tensor that float models do not have: copied, it would be lost or misread.
   void CheckIsPlain(const StoredTensor& tensor) const {
     if (!tensor.IsPlain()) return;
-    if (EndsWithAny(tensor.name, convention_.refused)) {
-      throw Unsupported(fmt::format("{}: '{}' is not supported, it changes what its weight means",
-                                    Source(), tensor.name));
-    }
+    if (EndsWithAny(tensor.name, convention_.refused)) RefuseMeaning(tensor.name);
     const FileDType dtype = tensor.entries.front().dtype;
     if (!IsNarrowFloat(dtype)) return;
     throw InvalidArgument(

@@ -90,10 +90,19 @@ def test_a_missing_part_is_an_error(tmp_path: Path, name: str, lost: str, messag
 
 
 CACHE_SCALES = [
-    ("compressed-tensors", "modelopt", "l.0.self_attn.k_scale", "l.0.self_attn.v_scale"),
+    ("compressed-tensors", "fp8", "l.0.self_attn.k_scale", "l.0.self_attn.v_scale"),
     ("compressed-tensors", "fp8", "l.0.attention.k_scale", "l.0.attention.v_scale"),
     ("modelopt", "compressed-tensors", "l.0.attn.k_proj.k_scale", "l.0.attn.v_proj.v_scale"),
-    ("fp8", "modelopt", "l.0.attn.k_scale", "l.0.attn.v_scale"),
+    ("fp8", "compressed-tensors", "l.0.attn.k_scale", "l.0.attn.v_scale"),
+    ("fp8", "compressed-tensors", "l.0.attn.k_proj.output_scale", "l.0.attn.v_proj.output_scale"),
+    ("fp8", "compressed-tensors", "l.0.attn.q_proj.output_scale", "l.0.attn.prob_output_scale"),
+    ("quark", "compressed-tensors", "l.0.a.k_proj.output_scale", "l.0.a.v_proj.output_scale"),
+    ("mxfp8", "compressed-tensors", "l.0.self_attn.k_scale", "l.0.self_attn.v_scale"),
+    ("quark", "compressed-tensors", "l.0.self_attn.q_scale", "l.0.self_attn.prob_scale"),
+    ("compressed-tensors", "fp8", "l.0.attn.qkv_proj.k_scale", "l.0.self_attn.kv_scale"),
+    ("compressed-tensors", "fp8", "l.0.attn.k_global_scale", "l.0.attn.v_global_scale"),
+    ("compressed-tensors", "fp8", "l.0.attn.k_zero_point", "l.0.attn.q_proj.q_scale"),
+    ("compressed-tensors", "fp8", "l.0.a.kv_b_proj.k_scale", "l.0.a.kv_a_proj_with_mqa.k_scale"),
 ]
 
 
@@ -106,6 +115,7 @@ def test_scales_of_a_kv_cache_are_dropped(
     one = np.ones(1, np.float32)
     # Parameters whose names end similarly are the model's own.
     own = {"l.0.mask_scale": one, "l.0.k_scale": one, "l.0.self_attn.block_k_scale": one}
+    own |= {"l.0.mlp.down_proj.output_scale": one, "l.0.mlp.prob_scale": one, "k_scale": one}
     config = method(owner, kv_cache_scheme={"num_bits": 8, "type": "float"})
     source = write_model(tmp_path / "in", [tensors | own | {keys: one, values: one}], config)
     message = "2 tensors dropped: scales of activations or of a KV cache, or markers\n"
@@ -113,7 +123,7 @@ def test_scales_of_a_kv_cache_are_dropped(
     assert message in run("dequantize", source, tmp_path / "plain").stdout
     for folder in ("out", "plain"):
         found = read_model(tmp_path / folder)
-        assert {key for key in found if key.startswith("l.")} == own.keys()
+        assert found.keys() - {"a.weight", "a.weight_scale", "a.weight_scale_inv"} == own.keys()
     text = (tmp_path / "out" / "config.json").read_text()
     assert not json.loads(text)["quantization_config"].get("kv_cache_scheme")
 

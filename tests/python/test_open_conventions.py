@@ -146,13 +146,21 @@ def test_codes_beside_weights_are_not_copied_as_plain(tmp_path: Path) -> None:
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_weights_of_scaled_inputs_are_refused(tmp_path: Path) -> None:
-    scaled = OPEN["nvfp4"] | {"a.pre_quant_scale": np.ones(256, np.float32)}
-    source = write_file(tmp_path / "in.safetensors", scaled)
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("a.pre_quant_scale", np.ones(256, np.float32)),
+        ("a.svdquant_lora_a", np.ones((8, 256), np.float32)),
+        ("a.weight_quantizer._svdquant_lora_b", np.ones((128, 8), np.float32)),
+        ("a.weight_zero_point", np.array([0, 0, 1], np.int8)),
+    ],
+)
+def test_parts_that_change_what_a_weight_means_are_refused(
+    tmp_path: Path, part: str, value: np.ndarray
+) -> None:
+    source = write_file(tmp_path / "in.safetensors", OPEN["nvfp4"] | {part: value})
     refused = run("dequantize", source, tmp_path / "out", "--from", "modelopt", code=3)
-    assert (
-        "'a.pre_quant_scale' is not supported, it changes what its weight means" in refused.stderr
-    )
+    assert f"'{part}' is not supported, it changes what its weight means" in refused.stderr
     assert not (tmp_path / "out").exists()
 
 

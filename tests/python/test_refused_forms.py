@@ -131,6 +131,56 @@ def test_a_scale_of_the_whole_tensor_is_not_lost(tmp_path: Path, kind: str) -> N
     assert np.array_equal(values, expected * np.float32(0.25 if kind == "mxfp4" else 4))
 
 
+GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "channel"}}}
+ROTATION = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "input"}]}
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config"])
+def test_rotated_weights_are_refused(tmp_path: Path, place: str) -> None:
+    """Their layers rotate inputs where the model runs; nothing else has such weights."""
+    tensors = {"a.weight": codes((64, 64)), "a.weight_scale": scales((64, 1))}
+
+    def source(transforms: object) -> Path:
+        more = {"config_groups": GROUPS, "transform_config": transforms}
+        config = method("compressed-tensors", format="float-quantized", **more)
+        quantization = config.pop("quantization_config")
+        nested = {"quantization_config": quantization}
+        config[place] = nested if place == "text_config" else quantization
+        return write_model(tmp_path / f"in{len(list(tmp_path.iterdir()))}", [tensors], config)
+
+    rotated, out = source({"config_groups": {"R1": ROTATION}}), tmp_path / "out"
+    message = f"read: {rotated}: transform_config is not supported, it changes what weights mean"
+    for command in (("dequantize", rotated, out), ("convert", rotated, out, "--to", "modelopt"),
+                    ("check", rotated), ("inspect", rotated)):  # fmt: skip
+        refused = run(*command, code=3)
+        assert refused.stderr == f"narrowfloat: {message}\n" and refused.stdout == ""
+    with pytest.raises(NotImplementedError, match="transform_config is not supported"):
+        nf.load(rotated, from_="auto")["a.weight"]
+    assert (
+        message.replace(str(rotated), str(unknown := source([ROTATION])))
+        in run("check", unknown, code=3).stderr
+    ), "another form of the key"
+    for transforms in (None, {}, {"config_groups": {}}):
+        assert run_json("convert", source(transforms), out, "--to", "modelopt", "--overwrite")
+
+
+@pytest.mark.parametrize("owner", ["compressed-tensors", "quark", "modelopt"])
+@pytest.mark.parametrize("dtype", [np.int8, np.float32, E4M3])
+def test_zero_points_of_float_codes_must_be_zero(tmp_path: Path, owner: str, dtype: type) -> None:
+    tensors = {"a.weight": codes((64, 64)), "a.weight_scale": scales((64, 1))}
+    source = write_model(tmp_path / "in", [tensors], method(owner))
+    zeros = tensors | {"a.weight_zero_point": np.zeros((64, 1), dtype)}
+    zero = write_model(tmp_path / "zero", [zeros], method(owner))
+    for folder in (source, zero):
+        run("dequantize", folder, tmp_path / f"{folder.name}_values")
+    converted = run_json("convert", zero, tmp_path / "out", "--to", "compressed-tensors")
+    assert converted["tensors_dropped"] == 1 and converted["tensors_copied"] == 0
+    assert run_json("diff", tmp_path / "in_values", tmp_path / "zero_values")["equal"] == 1
+    zeros["a.weight_zero_point"][63] = 3
+    refused = run("check", write_model(tmp_path / "three", [zeros], method(owner)), code=3).stderr
+    assert "'a.weight_zero_point' is not supported, it changes what its weight means" in refused
+
+
 INTEGERS: dict[str, tuple[Tensors, dict, str, str]] = {
     "pack-quantized": (
         {"a.weight_packed": np.zeros((64, 8), np.int32), "a.weight_shape": np.array([64, 64]),

@@ -47,8 +47,9 @@ constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .other_names = {},
                                                  .weights = kWeights,
                                                  .accessories = kAccessories,
-                                                 .cache_scales = kCacheScales,
+                                                 .has_cache_scales = true,
                                                  .written = kWritten,
+                                                 .refused_key = "transform_config",
                                                  .ignored = "ignore"};
 
 }  // namespace narrowfloat::io

@@ -78,14 +78,6 @@ struct WrittenFormat {
   std::string_view owner_config = "";    // JSON text of hf_quant_config.json
 };
 
-/// Suffixes of the scales of a quantized KV cache: of the attention (compressed-tensors) or of the
-/// layers that make keys and values (ModelOpt). A float model lacks them.
-inline constexpr std::string_view kCacheScales[] = {
-    ".self_attn.k_scale",      ".self_attn.v_scale",      ".attn.k_scale",
-    ".attn.v_scale",           ".attention.k_scale",      ".attention.v_scale",
-    ".self_attention.k_scale", ".self_attention.v_scale", ".k_proj.k_scale",
-    ".v_proj.v_scale"};
-
 /// How one project stores quantized weights. Codes and scales have the meaning that their types
 /// and shapes say (ForeignWeight); a row lists what differs between projects.
 struct ConventionRow {
@@ -93,12 +85,13 @@ struct ConventionRow {
   std::span<const std::string_view> other_names;  // that say the same
   std::span<const WeightNames> weights;           // tried in this order
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
-  std::span<const std::string_view> cache_scales = {};  // kCacheScales where models have them
+  bool has_cache_scales = false;  // whether its models may have tensors that IsCacheScale names
   std::span<const WrittenFormat> written = {};
   std::span<const std::string_view> refused =
-      {};                         // suffixes of tensors that change what codes mean
-  std::string_view ignored = "";  // config.json's key for modules that are not quantized
-  bool mixes = false;             // a model may have several formats, whose keys are then joined
+      {};                             // suffixes of tensors that change what codes mean
+  const char* refused_key = nullptr;  // of quantization_config: its groups do
+  std::string_view ignored = "";      // config.json's key for modules that are not quantized
+  bool mixes = false;  // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
   std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that do
   /// Returns the weights that the files describe; null if this convention does not. Errors:
@@ -115,6 +108,10 @@ extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4,
     kModelOpt, kMxfp8, kQuark, kTorchAo, kUnscaledFp8;
 
 inline constexpr std::string_view kTorchAoCodes = "_qdata";  // suffix of the codes of kTorchAo
+
+/// Returns whether a tensor is a parameter of quantized attention, by the last two components of
+/// its name: of the KV cache, the queries or the probabilities. A float model lacks them.
+bool IsCacheScale(std::string_view name);
 
 /// Returns all conventions.
 std::span<const ConventionRow* const> Conventions();

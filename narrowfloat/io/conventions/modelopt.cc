@@ -41,7 +41,9 @@ constexpr WeightNames kWeights[] = {
 
 constexpr std::string_view kAccessories[] = {".input_scale", "_proj_input_scale"};
 constexpr std::string_view kRefused[] = {".pre_quant_scale",  // of AWQ: multiplies inputs
-                                         "_proj_pre_quant_scale"};
+                                         "_proj_pre_quant_scale",
+                                         // of SVDQuant: their product is added to the weight
+                                         "svdquant_lora_a", "svdquant_lora_b"};
 
 constexpr WrittenFormat kWritten[] = {
     {"FP8", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 1, FileDType::kF8E4M3,
@@ -71,7 +73,7 @@ constinit const ConventionRow kModelOpt{.name = "modelopt",
                                         .other_names = kOtherNames,
                                         .weights = kWeights,
                                         .accessories = kAccessories,
-                                        .cache_scales = kCacheScales,
+                                        .has_cache_scales = true,
                                         .written = kWritten,
                                         .refused = kRefused,
                                         .ignored = "ignore"};

@@ -18,6 +18,6 @@ constinit const ConventionRow kQuark{.name = "quark",
                                      .other_names = {},
                                      .weights = kWeights,
                                      .accessories = kAccessories,
-                                     .cache_scales = kCacheScales};
+                                     .has_cache_scales = true};
 
 }  // namespace narrowfloat::io

@@ -9,6 +9,43 @@
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
+namespace {
+
+constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "self_attention"};
+
+/// The layers that make queries, keys and values; the last two are those of latent attention.
+constexpr std::string_view kProjections[] = {
+    "q_proj", "k_proj", "v_proj", "qkv_proj", "kv_a_proj_with_mqa", "kv_b_proj"};
+
+/// Parameters of an attention (compressed-tensors, vLLM) or of such a layer (ModelOpt).
+constexpr std::string_view kCacheScales[] = {
+    "q_scale",        "k_scale",        "v_scale",      "kv_scale",     "q_global_scale",
+    "k_global_scale", "v_global_scale", "q_zero_point", "k_zero_point", "v_zero_point"};
+
+/// Parameters of an attention for the probabilities, the second by AutoFP8 and Quark.
+constexpr std::string_view kProbabilityScales[] = {"prob_scale", "prob_output_scale"};
+
+bool IsOneOf(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+/// Removes the last component of a name and returns it.
+std::string_view TakeLast(std::string_view& name) {
+  const std::size_t dot = name.rfind('.');
+  const std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
+  name = dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+  return last;
+}
+
+}  // namespace
+
+bool IsCacheScale(std::string_view name) {
+  const std::string_view parameter = TakeLast(name), module = TakeLast(name);
+  const bool is_projection = IsOneOf(kProjections, module);
+  if (parameter == "output_scale") return is_projection;  // AutoFP8, Quark
+  if (IsOneOf(kProbabilityScales, parameter)) return IsOneOf(kAttentions, module);
+  return IsOneOf(kCacheScales, parameter) && (is_projection || IsOneOf(kAttentions, module));
+}
 
 std::span<const ConventionRow* const> Conventions() {
   static constexpr const ConventionRow* kRows[] = {

@@ -11,17 +11,33 @@
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
+namespace {
+
+/// Returns what config.json says of the orientation of matrices.
+config::Model ModelOf(const nlohmann::json& config) {
+  config::Model model{
+      .type = io::TextAt(config, {"model_type"}).value_or(""),
+      .text_type = io::TextAt(config, {io::kTextModelKey, "model_type"}).value_or("")};
+  for (const nlohmann::json& size : {io::ValueAt(config, {io::kTextModelKey, "hidden_size"}),
+                                     io::ValueAt(config, {"hidden_size"})}) {
+    if (model.hidden_size == 0 && size.is_number_integer()) {
+      model.hidden_size = size.get<std::int64_t>();
+    }
+  }
+  return model;
+}
+
+}  // namespace
 
 Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules,
                bool takes_transposed)
     : in_(in), rules_(std::move(rules)) {
-  const std::string model_type =
-      io::TextAt(io::ReadCompanion(in, io::kConfigFile), {"model_type"}).value_or("");
+  const config::Model model = ModelOf(io::ReadCompanion(in, io::kConfigFile));
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
     config::Decision decision =
         config::Decide(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
-                       tensor.shape(), model_type, takes_transposed);
+                       tensor.shape(), model, takes_transposed);
     if (takes_transposed && decision.selected && tensor.shape().size() != 3) {
       decision = {false, "no stacked experts, which alone this convention holds"};
     }

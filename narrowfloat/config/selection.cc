@@ -69,6 +69,9 @@ constexpr Patterns kConv1dNames = {"c_attn", "c_proj", "c_fc", "q_attn"};
 /// By model_type: models whose stacked experts are [experts, inputs, outputs].
 constexpr Patterns kTransposedExperts = {"gpt_oss", "llama4",    "llama4_text",
                                          "aria",    "aria_text", "openai_privacy_filter"};
+/// By model_type: models whose stacked experts were published as [experts, inputs, outputs] and are
+/// saved by transformers the other way.
+constexpr Patterns kEitherExperts = {"qwen3_vl_moe*"};
 
 /// By model_type: the output head, where that is not called lm_head.
 constexpr struct {
@@ -119,6 +122,38 @@ bool Stands(const LeftModule& left, const std::vector<std::string>& modules) {
   return false;
 }
 
+bool IsOfType(const Patterns& types, const Model& model) {
+  return MatchesAny(types, model.type) || MatchesAny(types, model.text_type);
+}
+
+bool HasExperts(const std::vector<std::string>& modules) {
+  return std::ranges::any_of(modules, [](const auto& part) { return MatchesAny(kExperts, part); });
+}
+
+enum class Orientation { kOutputsFirst, kInputsFirst, kUnknown };
+
+/// Returns how stacked experts lie by their dimension of the hidden size, which `down_proj` has for
+/// its outputs and the others for their inputs.
+Orientation ByHiddenSize(const std::string& parameter, const Shape& shape, const Model& model) {
+  const bool first = shape[shape.size() - 2] == model.hidden_size,
+             last = shape.back() == model.hidden_size;
+  if (first == last) return Orientation::kUnknown;
+  return first == (parameter == "down_proj") ? Orientation::kOutputsFirst
+                                             : Orientation::kInputsFirst;
+}
+
+/// Requires: a matrix or a stack of matrices, at least one module.
+Orientation OrientationOf(const std::vector<std::string>& modules, const std::string& parameter,
+                          bool stacked, const Shape& shape, const Model& model) {
+  if (IsOfType(kConv1dModels, model) && MatchesAny(kConv1dNames, modules.back())) {
+    return Orientation::kInputsFirst;
+  }
+  const bool experts = stacked || (shape.size() == 3 && HasExperts(modules));
+  if (experts && IsOfType(kTransposedExperts, model)) return Orientation::kInputsFirst;
+  if (stacked && IsOfType(kEitherExperts, model)) return ByHiddenSize(parameter, shape, model);
+  return Orientation::kOutputsFirst;
+}
+
 }  // namespace
 
 SelectionRule::SelectionRule(Action action, std::string pattern)
@@ -149,21 +184,23 @@ std::string OutputHead(std::string_view model_type) {
   return "lm_head";
 }
 
-bool StoresExpertsTransposed(std::string_view model_type) {
-  return MatchesAny(kTransposedExperts, std::string(model_type));
-}
-
 bool IsStackedExperts(std::string_view name) {
   const std::vector<std::string> parts = Components(name);
   return parts.size() > 1 && MatchesAny(kExperts, parts[parts.size() - 2]) &&
          MatchesAny(kExpertWeights, parts.back());
 }
 
-bool IsEmbedding(std::string_view name) {
-  return DecideByDefault(name, {1, 1}, "").reason == kEmbedding;
+bool IsExpert(std::string_view name) {
+  std::vector<std::string> modules = Components(name);
+  modules.pop_back();
+  return HasExperts(modules);
 }
 
-Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
+bool IsEmbedding(std::string_view name) {
+  return DecideByDefault(name, {1, 1}, {}).reason == kEmbedding;
+}
+
+Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
                          bool takes_transposed) {
   if (shape.size() < 2) return {false, "vector"};
   std::vector<std::string> modules = Components(name);
@@ -176,22 +213,24 @@ Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_
       if (Stands(left, modules)) return {false, left.what};
     }
   }
-  const bool may_be_experts =
-      std::ranges::any_of(modules, [](const auto& part) { return MatchesAny(kExperts, part); });
-  if (shape.size() > 3 || (shape.size() == 3 && !may_be_experts)) {
+  if (shape.size() > 3 || (shape.size() == 3 && !HasExperts(modules))) {
     return {false, fmt::format("convolution, by its {} dimensions", shape.size())};
   }
-  const bool conv1d = MatchesAny(kConv1dModels, std::string(model_type)) && !modules.empty() &&
-                      MatchesAny(kConv1dNames, modules.back());
-  const bool transposed = conv1d || (stacked && StoresExpertsTransposed(model_type));
-  if (transposed && !takes_transposed) {
-    return {false, fmt::format("stored as [inputs, outputs] by {}", model_type), true};
+  const Orientation orientation = modules.empty()
+                                      ? Orientation::kOutputsFirst
+                                      : OrientationOf(modules, parameter, stacked, shape, model);
+  if (orientation != Orientation::kOutputsFirst && !takes_transposed) {
+    const bool known = orientation == Orientation::kInputsFirst;
+    return {false,
+            fmt::format("{} as [inputs, outputs] by {}", known ? "stored" : "perhaps stored",
+                        model.type.empty() ? model.text_type : model.type),
+            true};
   }
   return {true, stacked ? "stacked experts" : "linear layer"};
 }
 
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
-                std::optional<DType> dtype, const Shape& shape, std::string_view model_type,
+                std::optional<DType> dtype, const Shape& shape, const Model& model,
                 bool takes_transposed) {
   if (!dtype) return {false, "not F32, F16 or BF16"};
   for (auto rule = rules.rbegin(); rule != rules.rend(); ++rule) {
@@ -199,7 +238,7 @@ Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name
       return {rule->action() == SelectionRule::Action::kInclude, rule->Text()};
     }
   }
-  return DecideByDefault(name, shape, model_type, takes_transposed);
+  return DecideByDefault(name, shape, model, takes_transposed);
 }
 
 }  // namespace narrowfloat::config

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <regex>
@@ -36,6 +37,13 @@ class SelectionRule {
   std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
+/// Facts of a model's config.json, by which its matrices are [outputs, inputs] or the reverse.
+struct Model {
+  std::string type{};            // model_type
+  std::string text_type{};       // that of text_config
+  std::int64_t hidden_size = 0;  // of the language model; 0 if it is not known
+};
+
 /// The decision on one tensor, and its reason.
 struct Decision {
   bool selected;
@@ -46,11 +54,14 @@ struct Decision {
 /// Decides on a tensor by default. Quantizes the weights of linear layers and stacked experts.
 /// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
 /// the prediction of further tokens, and vectors. Compares only whole components of the dotted
-/// name: `mlp.gate` is a router, `mlp.gate_proj` is not. `model_type` is config.json's, or
-/// empty: some models store matrices as [inputs, outputs], so that blocks would extend along
-/// outputs; these are left alone too, unless `takes_transposed`.
-Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
+/// name: `mlp.gate` is a router, `mlp.gate_proj` is not. Some models store matrices as [inputs,
+/// outputs], so that blocks would extend along outputs; these are left alone too, unless
+/// `takes_transposed`, and so are those of which the shape does not tell.
+Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
                          bool takes_transposed = false);
+
+/// Returns true for the name of a tensor of routed experts, stacked or not.
+bool IsExpert(std::string_view name);
 
 /// Returns true for the name of stacked experts without a component `weight`:
 /// "mlp.experts.down_proj".
@@ -63,13 +74,10 @@ bool IsEmbedding(std::string_view name);
 /// no file of it: "lm_head", or another name by `model_type`.
 std::string OutputHead(std::string_view model_type);
 
-/// Returns true if a model stores the stacked experts as [experts, inputs, outputs].
-bool StoresExpertsTransposed(std::string_view model_type);
-
 /// Decides on a tensor: no without a float type to quantize from (`dtype`); else by the last rule
 /// that matches; else by DecideByDefault.
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
-                std::optional<DType> dtype, const Shape& shape, std::string_view model_type,
+                std::optional<DType> dtype, const Shape& shape, const Model& model,
                 bool takes_transposed = false);
 
 }  // namespace narrowfloat::config

@@ -18,7 +18,7 @@ using Action = SelectionRule::Action;
 const Shape kMatrix{64, 32};
 
 bool IsLinearWeight(std::string_view name, const Shape& shape) {
-  return DecideByDefault(name, shape, "").selected;
+  return DecideByDefault(name, shape, {}).selected;
 }
 
 TEST(SelectionTest, TakesLinearWeights) {
@@ -117,14 +117,16 @@ std::vector<ListedTensor> ListedTensors() {
 }
 
 TEST(SelectionTest, TakesLinearLayersAndExpertsOfRealArchitectures) {
+  const std::set<std::string> transposed_experts = {"gpt_oss", "llama4_text"};
   std::set<std::string> models;
   for (const ListedTensor& tensor : ListedTensors()) {
     models.insert(tensor.model_type);
     const bool experts = tensor.owner.ends_with("Experts") && !tensor.name.ends_with("_bias");
     const bool linear = tensor.owner == "Linear" && !tensor.name.ends_with("gate.weight");
     const bool transposed =
-        tensor.owner == "Conv1D" || (experts && StoresExpertsTransposed(tensor.model_type));
-    const Decision decision = DecideByDefault(tensor.name, tensor.Dimensions(), tensor.model_type);
+        tensor.owner == "Conv1D" || (experts && transposed_experts.contains(tensor.model_type));
+    const Decision decision = DecideByDefault(tensor.name, tensor.Dimensions(),
+                                              {.type = tensor.model_type, .hidden_size = 64});
     EXPECT_EQ(decision.selected, (experts || linear) && !transposed)
         << tensor.model_type << " " << tensor.name << " of " << tensor.owner << ": "
         << decision.reason;
@@ -136,14 +138,41 @@ TEST(SelectionTest, TakesLinearLayersAndExpertsOfRealArchitectures) {
 TEST(SelectionTest, ReasonsNameTheRule) {
   const std::vector<SelectionRule> rules = {{Action::kExclude, "re:.*\\.(k|v)_proj\\..*"}};
   const auto reason = [&](const std::string& name, const Shape& shape) {
-    return Decide(rules, name, DType::kBFloat16, shape, "gpt_oss").reason;
+    return Decide(rules, name, DType::kBFloat16, shape, {.type = "gpt_oss"}).reason;
   };
   EXPECT_EQ(reason("a.k_proj.weight", kMatrix), "--exclude 're:.*\\.(k|v)_proj\\..*'");
   EXPECT_EQ(reason("a.q_proj.weight", kMatrix), "linear layer");
   EXPECT_EQ(reason("lm_head.weight", kMatrix), "output head");
   EXPECT_EQ(reason("mlp.experts.down_proj", {2, 64, 32}), "stored as [inputs, outputs] by gpt_oss");
-  EXPECT_TRUE(DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, "gpt_oss", true).selected);
+  EXPECT_TRUE(
+      DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, {.type = "gpt_oss"}, true).selected);
   EXPECT_THROW(SelectionRule(Action::kInclude, "re:("), InvalidArgument);
+}
+
+TEST(SelectionTest, FindsTheOrientationOfExpertsByTheModel) {
+  const std::string up = "mlp.experts.gate_up_proj", down = "mlp.experts.down_proj";
+  const auto reason = [](const std::string& name, const Shape& shape, const Model& model) {
+    return DecideByDefault(name, shape, model).reason;
+  };
+  const std::string other = "stored as [inputs, outputs] by ", open = "perhaps " + other;
+  const Model qwen{.type = "qwen3_vl_moe", .text_type = "qwen3_vl_moe_text", .hidden_size = 64};
+  EXPECT_EQ(reason(up, {2, 64, 96}, qwen), other + "qwen3_vl_moe");
+  EXPECT_EQ(reason(up, {2, 96, 64}, qwen), "stacked experts");
+  EXPECT_EQ(reason(down, {2, 48, 64}, qwen), other + "qwen3_vl_moe");
+  EXPECT_EQ(reason(down, {2, 64, 48}, qwen), "stacked experts");
+  for (const std::string& name : {up, down}) {
+    EXPECT_EQ(reason(name, {2, 64, 64}, qwen), open + "qwen3_vl_moe");
+    EXPECT_EQ(reason(name, {2, 64, 96}, {.text_type = "qwen3_vl_moe_text"}),
+              open + "qwen3_vl_moe_text");
+    EXPECT_EQ(reason(name, {2, 64, 96}, {.type = "internvl", .text_type = "gpt_oss"}),
+              other + "internvl");
+  }
+  EXPECT_EQ(reason("mlp.experts.0.up_proj.weight", kMatrix, qwen), "linear layer");
+  const Model aria{.type = "aria", .text_type = "aria_moe_lm", .hidden_size = 64};
+  EXPECT_EQ(reason("mlp.experts.fc1.weight", {2, 64, 96}, aria), other + "aria");
+  EXPECT_EQ(reason("mlp.experts.fc2.weight", {2, 48, 64}, aria), other + "aria");
+  EXPECT_EQ(reason("mlp.shared_experts.up_proj.weight", kMatrix, aria), "linear layer");
+  EXPECT_TRUE(DecideByDefault(up, {2, 64, 64}, qwen, true).selected);
 }
 
 TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {
@@ -152,6 +181,11 @@ TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {
   for (const char* name : {"down_proj", "mlp.experts.gate_up_proj_bias", "mlp.experts.0.down_proj",
                            "mlp.experts.down_proj.weight", "experts"}) {
     EXPECT_FALSE(IsStackedExperts(name)) << name;
+  }
+  EXPECT_TRUE(IsExpert("layers.0.ffn.experts.3.w1.weight"));
+  EXPECT_TRUE(IsExpert("experts.down_proj"));
+  for (const char* name : {"experts", "ffn.shared_experts.w1.weight", "a.experts_proj.weight"}) {
+    EXPECT_FALSE(IsExpert(name)) << name;
   }
   EXPECT_TRUE(IsEmbedding("model.embed_tokens.weight"));
   EXPECT_TRUE(IsEmbedding("transformer.wte.weight"));
@@ -163,7 +197,7 @@ TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {
 TEST(SelectionTest, TheLastRuleThatMatchesDecides) {
   const std::string head = "lm_head.weight", dense = "a.dense.weight";
   const auto selected = [](const std::vector<SelectionRule>& rules, const std::string& name) {
-    return Decide(rules, name, DType::kBFloat16, kMatrix, "").selected;
+    return Decide(rules, name, DType::kBFloat16, kMatrix, {}).selected;
   };
   EXPECT_FALSE(selected({}, head));
   EXPECT_TRUE(selected({}, dense));
@@ -177,8 +211,8 @@ TEST(SelectionTest, TheLastRuleThatMatchesDecides) {
 
 TEST(SelectionTest, ARuleMayTakeAVectorButNeverAnotherType) {
   const std::vector<SelectionRule> all = {{Action::kInclude, "*"}};
-  EXPECT_TRUE(Decide(all, "a.bias", DType::kFloat32, {64}, "").selected);
-  EXPECT_FALSE(Decide(all, "a.weight", std::nullopt, kMatrix, "").selected);
+  EXPECT_TRUE(Decide(all, "a.bias", DType::kFloat32, {64}, {}).selected);
+  EXPECT_FALSE(Decide(all, "a.weight", std::nullopt, kMatrix, {}).selected);
 }
 
 }  // namespace

@@ -56,6 +56,9 @@ def test_rules_that_match_nothing_are_named(model: Path, tmp_path: Path) -> None
     [
         ("gpt2", "transformer.h.0.attn.c_attn.weight", (64, 192)),
         ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj", (2, 64, 96)),
+        ("aria", "language_model.model.layers.0.mlp.experts.fc1.weight", (2, 64, 96)),
+        ("qwen3_vl_moe", "model.language_model.layers.0.mlp.experts.gate_up_proj", (2, 64, 96)),
+        ("qwen3_vl_moe", "model.language_model.layers.0.mlp.experts.down_proj", (2, 48, 64)),
     ],
 )
 def test_matrices_stored_the_other_way_are_left_with_a_message(
@@ -63,7 +66,8 @@ def test_matrices_stored_the_other_way_are_left_with_a_message(
 ) -> None:
     stored = np.ones(shape, np.float32)
     tensors = {name: stored, "a.weight": MATRIX}
-    source = write_model(tmp_path / "in", [tensors], {"model_type": model_type})
+    config = {"model_type": model_type, "text_config": {"hidden_size": 64}}
+    source = write_model(tmp_path / "in", [tensors], config)
     done = run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
     left = f"left as it is: {name} (stored as [inputs, outputs] by {model_type})"
     assert left in done.stderr
@@ -71,3 +75,26 @@ def test_matrices_stored_the_other_way_are_left_with_a_message(
     other = write_model(tmp_path / "other", [tensors], {"model_type": "llama"})
     run("quantize", other, tmp_path / "all", "--scheme", "mxfp8_e4m3")
     assert read_model(tmp_path / "all")[name].size == 0  # the mark of a quantized tensor
+
+
+# Files of Qwen3-VL-MoE that transformers saves have the other orientation than published ones.
+QWEN = [
+    ("gate_up_proj", (2, 96, 64), {"text_config": {"hidden_size": 64}}, "stacked experts"),
+    ("down_proj", (2, 64, 48), {"hidden_size": 64}, "stacked experts"),
+    ("gate_up_proj", (2, 64, 64), {"hidden_size": 64}, None),
+    ("gate_up_proj", (2, 64, 96), {}, None),
+    ("down_proj", (2, 48, 64), {"text_config": {"hidden_size": "64"}}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "config", "rule"), QWEN)
+def test_the_hidden_size_tells_how_experts_lie(
+    tmp_path: Path, name: str, shape: tuple[int, ...], config: dict, rule: str | None
+) -> None:
+    name = f"model.language_model.layers.0.mlp.experts.{name}"
+    config = {"model_type": "qwen3_vl_moe", **config}
+    source = write_model(tmp_path / "in", [{name: np.ones(shape, np.float32)}], config)
+    listed = run_json("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    (item,) = listed["tensors"]
+    left = "perhaps stored as [inputs, outputs] by qwen3_vl_moe"
+    assert (item["quantized"], item["rule"]) == (rule is not None, rule or left)

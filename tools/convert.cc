@@ -4,7 +4,9 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,7 +35,7 @@ class ConvertRewriter : public TensorRewriter {
   std::string Verb() const override { return "convert"; }
   bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
 
-  /// Scales of activations have other names and meanings elsewhere.
+  /// Scales of activations have other names and meanings elsewhere, and most formats none.
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
   /// Returns the owner's names of the formats of the result.
@@ -50,6 +52,16 @@ class ToOtherRewriter : public ConvertRewriter {
       if (Rewrites(*location.tensor))
         writer_.Add(location.tensor->name, io::FormOf(*location.tensor));
     }
+    for (const io::TensorLocation& location : in.tensors()) {
+      if (!location.tensor->IsPlain()) KeepInputScale(*location.tensor);
+    }
+  }
+
+  bool Rewrites(const io::StoredTensor& tensor) const override {
+    return ConvertRewriter::Rewrites(tensor) || input_scales_.contains(tensor.name);
+  }
+  bool Drops(const io::StoredTensor& tensor) const override {
+    return ConvertRewriter::Drops(tensor) && !input_scales_.contains(tensor.name);
   }
 
   std::string CacheKey() const override {
@@ -62,16 +74,35 @@ class ToOtherRewriter : public ConvertRewriter {
   }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
-    writer_.Plan(tensor.name, io::FormOf(tensor), contents);
+    const auto scale = input_scales_.find(tensor.name);
+    if (scale == input_scales_.end()) {
+      writer_.Plan(tensor.name, io::FormOf(tensor), contents);
+    } else {
+      contents.AddPlain(scale->second.name, scale->second.dtype, scale->second.shape);
+    }
   }
 
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
-    writer_.Write(tensor.name, io::Canonical(tensor, input), writer);
+    const auto scale = input_scales_.find(tensor.name);
+    if (scale == input_scales_.end()) {
+      writer_.Write(tensor.name, io::Canonical(tensor, input), writer);
+    } else {
+      const float value = io::ScaleValue(tensor.entries.front().dtype, input.front(), 0);
+      writer.Append(scale->second.name, std::as_bytes(std::span(&value, 1)));
+    }
   }
 
  private:
+  /// Notes the scale of the inputs of a weight if the readers of its format need one.
+  void KeepInputScale(const io::StoredTensor& weight) {
+    const io::ForeignWeight form = io::FormOf(weight);
+    const auto written = io::WrittenInputScale(writer_.FormatOf(weight.name, form), weight.name);
+    if (written) input_scales_.emplace(form.input_scale, *written);
+  }
+
   io::ConventionWriter writer_;
+  std::unordered_map<std::string, io::TensorEntry> input_scales_;  // written, by names of the input
 };
 
 /// Writes weights of other conventions as tensors of this library.

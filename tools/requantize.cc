@@ -102,6 +102,7 @@ class RequantizeRewriter : public TensorRewriter {
   /// Returns the format that the tensor is written in.
   io::ForeignWeight TargetForm(const io::StoredTensor& tensor) const {
     io::ForeignWeight form = io::FormOf(tensor);
+    form.input_scale.clear();  // which is dropped
     if (left_.contains(tensor.name)) return form;
     form.codes = io::FileDType::kF8E4M3;
     form.block = {kFp8Block, kFp8Block};

@@ -68,7 +68,7 @@ void AddIdentity(Hash& hash, const io::Shard& shard) {
 /// say so, not the tensors alone. Names all members, so that a new one is not forgotten.
 void AddForm(Hash& hash, const io::ForeignWeight& form) {
   const auto& [codes, scale, matrices, rows, cols, block, global, globals, transposed, swizzled,
-               high_half_first, shape] = form;
+               high_half_first, shape, input_scale] = form;
   for (const std::uint64_t number :
        {static_cast<std::uint64_t>(codes), static_cast<std::uint64_t>(scale),
         std::uint64_t{matrices}, std::uint64_t{rows}, std::uint64_t{cols},
@@ -78,6 +78,7 @@ void AddForm(Hash& hash, const io::ForeignWeight& form) {
     hash.Add(number);
   }
   AddShape(hash, shape);
+  hash.Add(input_scale);
 }
 
 /// Adds how a tensor is read: as which kind of tensor, and from which entries.

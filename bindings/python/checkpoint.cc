@@ -359,7 +359,8 @@ std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
   if (convention == io::kConventionName) {
     written = io::OwnConfig(SpecsOf(tensors));
   } else {
-    written = io::ConfigOf(MakeWriter(convention, tensors), model, config);
+    // What the file says of the quantization is of other tensors.
+    written = io::ConfigOf(MakeWriter(convention, tensors), model, io::WithoutQuantization(config));
   }
   return {io::WithQuantization(config, written), written.owner};
 }

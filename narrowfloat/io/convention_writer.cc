@@ -21,6 +21,18 @@ ConventionWriter::ConventionWriter(std::string operation, const std::string& con
   }
 }
 
+void ConventionWriter::CheckInputScale(const std::string& name, ForeignWeight form) const {
+  form.input_scale = name;  // as if there were one
+  for (const WrittenFormat* format : FindWritten(*convention_, form)) {
+    const auto scale = WrittenInputScale(*format, name);
+    if (!scale) continue;
+    throw Unsupported(fmt::format(
+        "{}: '{}' ({}) needs the scale of its inputs, '{}' of one float, to be written "
+        "as {} {}, whose readers quantize inputs by it",
+        operation_, name, FormatText(form), scale->name, convention_->name, format->name));
+  }
+}
+
 const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
                                                 const ForeignWeight& form) const {
   const bool stacks = form.shape.size() == 2 || form.shape.size() == 3;
@@ -32,6 +44,7 @@ const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
   }
   const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
   if (fitting.empty()) {
+    CheckInputScale(name, form);
     throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes",
                                   operation_, name, FormatText(form), convention_->name));
   }

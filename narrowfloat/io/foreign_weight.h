@@ -30,6 +30,7 @@ struct ForeignWeight {
   bool swizzled = false;         // scales lie in the tiles that GEMMs read, padded
   bool high_half_first = false;  // of two codes in a byte
   Shape shape{};                 // of the float tensor
+  std::string input_scale{};     // name of the tensor with the one scale of the layer's inputs
 
   std::size_t ScaleRows() const { return CeilDiv(rows, block.rows); }
   std::size_t ScaleCols() const { return CeilDiv(cols, block.cols); }

@@ -70,6 +70,14 @@ Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& mo
   return modules;
 }
 
+/// Copies the key that holds while no value changes, if the input has it in the same convention and
+/// the formats of the output say nothing else.
+void KeepKey(const ConventionRow& convention, const nlohmann::json& input, Json& output) {
+  if (convention.kept_key == nullptr || TextAt(input, {"quant_method"}) != convention.name) return;
+  const auto value = TextAt(input, {convention.kept_key});
+  if (value) output.emplace(convention.kept_key, *value);
+}
+
 std::string Without(const std::string& text, const QuantizationPlace& place) {
   return place.object == nullptr ? WithoutMember(text, place.key)
                                  : WithoutMember(text, place.object, place.key);
@@ -79,12 +87,13 @@ std::string Without(const std::string& text, const QuantizationPlace& place) {
 
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config) {
-  const Json ignored =
-      PlainModules(tensors, config.empty() ? nlohmann::json() : ParseConfig(config));
+  const nlohmann::json model = config.empty() ? nlohmann::json() : ParseConfig(config);
+  const Json ignored = PlainModules(tensors, model);
   Json object = Json::object();
   for (const WrittenFormat* format : writer.formats()) {
     object.update(Json::parse(format->quantization_config));
   }
+  KeepKey(writer.convention(), QuantizationOf(model), object);
   object[std::string(writer.convention().ignored)] = ignored;
   const std::string_view owner_config = writer.formats().front()->owner_config;
   if (owner_config.empty()) return {object.dump()};

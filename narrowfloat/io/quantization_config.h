@@ -27,7 +27,8 @@ struct QuantizationConfig {
 
 /// Returns the configuration that the convention's owner reads. It names the modules whose matrices
 /// stay plain, and the output head too if the model has an embedding and no tensor of the head: it
-/// is tied then. `config` is the text of config.json, or empty. Requires: writer.written(). Errors:
+/// is tied then. `config` is the text of the input's config.json, or empty: its `scale_fmt` is kept
+/// in the same convention, since no scale changes. Requires: writer.written(). Errors:
 /// InvalidArgument if `config` is damaged.
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config);

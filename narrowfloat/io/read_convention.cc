@@ -141,7 +141,23 @@ class Grouping {
             ? UnscaledWeight(weight.entries[0])
             : DescribeWeight(Source(), names, weight.entries[0], weight.entries[1],
                              parts[2] == nullptr ? nullptr : &weight.entries[2], hints);
+    weight.foreign->input_scale = InputScaleOf(weight.name);
     by_shard_[parts[0]->shard].push_back(std::move(weight));
+  }
+
+  /// Returns the name of the tensor that has one scale for the inputs of a weight; empty if there
+  /// is none.
+  std::string InputScaleOf(const std::string& weight) {
+    if (!weight.ends_with(kPlainWeight)) return "";
+    const std::string stem = weight.substr(0, weight.size() - kPlainWeight.size());
+    for (const std::string_view suffix : convention_.input_scales) {
+      std::string name = stem + std::string(suffix);
+      const Found* scale = Find(name);
+      if (scale == nullptr) continue;
+      const TensorEntry& entry = scale->tensor->entries.front();
+      if (WideFloat(entry.dtype) && FlattenShape(entry.shape).Size() == 1) return name;
+    }
+    return "";
   }
 
   Found* FindPart(const WeightDescription& weight, const std::string& name) {
@@ -181,6 +197,7 @@ class Grouping {
     CheckIsWhole(tensor);
     tensor.accessory =
         accessories_.contains(tensor.name) || EndsWithAny(tensor.name, convention_.accessories) ||
+        EndsWithAny(tensor.name, convention_.input_scales) ||
         (convention_.has_cache_scales && IsCacheScale(tensor.name)) || IsZeroPoint(location);
     if (!tensor.accessory) CheckIsPlain(tensor);
     by_shard_[rest.shard].push_back(std::move(tensor));

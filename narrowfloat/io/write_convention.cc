@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "narrowfloat/config/selection.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/fp8_block.h"
@@ -232,6 +233,7 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
   std::vector<const WrittenFormat*> same, widened;  // widened: powers of two as floats
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
+    if (!format.input_scale.empty() && form.input_scale.empty()) continue;
     if (!IsOfKind(form, format.block) || format.element != ElementOf(form) ||
         !ScaleFits(form.scale, format.scale) || has_global != (form.global != GlobalScale::kNone)) {
       continue;
@@ -251,6 +253,11 @@ std::vector<TensorEntry> PlanWritten(const std::string& operation, const Convent
     throw Unsupported(fmt::format("{}: '{}' must end in '{}' to be written as {} {}", operation,
                                   name, convention.weights[format.names].plain, convention.name,
                                   format.name));
+  }
+  if (format.experts_only && !config::IsExpert(name)) {
+    throw Unsupported(
+        fmt::format("{}: '{}' must be a part of a module 'experts' to be written as {} {}",
+                    operation, name, convention.name, format.name));
   }
   const WeightNames& names = *found;
   if (form.transposed != names.plain_is_transposed || (names.blocked && form.shape.size() != 3)) {
@@ -281,6 +288,14 @@ std::vector<TensorEntry> PlanWritten(const std::string& operation, const Convent
                        .shape = divides ? Shape{1} : Shape{}});
   }
   return entries;
+}
+
+std::optional<TensorEntry> WrittenInputScale(const WrittenFormat& format, const std::string& name) {
+  if (format.input_scale.empty()) return std::nullopt;
+  std::string stem =
+      name.ends_with(kPlainWeight) ? name.substr(0, name.size() - kPlainWeight.size()) : name;
+  return TensorEntry{
+      .name = stem.append(format.input_scale), .dtype = FileDType::kF32, .shape = {}};
 }
 
 std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,7 +38,8 @@ float GlobalOfAmax(float amax, float e4m3_max);
 CanonicalWeight WithFp32Scales(CanonicalWeight weight);
 
 /// Returns the formats in which `convention` holds such a weight with the same codes, best first: a
-/// weight of 128x128 with one scale is per tensor and a tile.
+/// weight of 128x128 with one scale is per tensor and a tile. A format whose readers need a scale
+/// of the inputs is none of a weight without one.
 std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form);
 
@@ -47,6 +49,10 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
 std::vector<TensorEntry> PlanWritten(const std::string& operation, const ConventionRow& convention,
                                      const WrittenFormat& format, const std::string& name,
                                      const ForeignWeight& form);
+
+/// Returns the tensor that has the scale of the inputs of the weight `name` in that format; nullopt
+/// if its readers need none.
+std::optional<TensorEntry> WrittenInputScale(const WrittenFormat& format, const std::string& name);
 
 /// Returns the bytes of the scales among these tensors, in their order; codes do not change. Scales
 /// of blocks change their type or place, never their value. A scale of the whole tensor may become

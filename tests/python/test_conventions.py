@@ -182,7 +182,7 @@ def test_from_names_the_convention(tmp_path: Path) -> None:
 CONVERSIONS = [
     ("deepseek", "compressed-tensors", "FP8_BLOCK"), ("deepseek", "modelopt", "FP8_PB_WO"),
     ("deepseek ue8m0", "fp8", "block ue8m0"), ("tensor", "compressed-tensors", "FP8"),
-    ("tensor", "modelopt", "FP8"), ("mxfp8", "compressed-tensors", "MXFP8"),
+    ("mxfp8", "compressed-tensors", "MXFP8"),
     ("mxfp8", "modelopt", "MXFP8"), ("rows", "compressed-tensors", "FP8_DYNAMIC"),
     ("ct bf16 scale", "modelopt", "FP8_PER_CHANNEL_PER_TOKEN"),
     ("nv ct", "modelopt", "W4A16_NVFP4"),
@@ -222,8 +222,9 @@ def test_one_scale_is_one_scale_however_small_the_matrix_is(tmp_path: Path, to: 
     sizes = {"a": (128, 128), "b": (64, 128), "c": (200, 320)}
     tensors = {f"{name}.weight": codes(size) for name, size in sizes.items()}
     whole = {f"{name}.weight_scale": np.float32(0.3).reshape(()) for name in sizes}
-    source = write_model(tmp_path / "in", [tensors | whole], method("modelopt"))
-    assert set(run_json("inspect", source)["counts"]) == {"e4m3 tensor F32"}
+    inputs = {f"{name}.input_scale": np.float32(2).reshape(()) for name in sizes}
+    source = write_model(tmp_path / "in", [tensors | whole | inputs], method("modelopt"))
+    assert run_json("inspect", source)["counts"] == {"e4m3 tensor F32": 3, "F32": 3}
     form = run_json("convert", source, tmp_path / "out", "--to", to)["format"]
     assert form == ("tensor" if to == "fp8" else "FP8")
     run("dequantize", tmp_path / "out", tmp_path / "back", "--dtype", "f32")
@@ -233,7 +234,7 @@ def test_one_scale_is_one_scale_however_small_the_matrix_is(tmp_path: Path, to: 
 
 # The conventions that hold each scheme's codes and scales.
 HOLDERS = {
-    "fp8_e4m3": ["fp8", "compressed-tensors", "modelopt"],
+    "fp8_e4m3": ["fp8", "compressed-tensors"],
     "fp8_block128x128_e4m3": ["fp8", "compressed-tensors", "modelopt"],
     "mxfp8_e4m3": ["fp8", "mxfp8", "compressed-tensors", "modelopt"],
     "mxfp4": ["deepseek-v4", "compressed-tensors"],
@@ -251,7 +252,8 @@ PAIRS = [
 @pytest.mark.parametrize(("scheme", "one", "other"), PAIRS)
 def test_there_and_back_is_the_identity(tmp_path: Path, scheme: str, one: str, other: str) -> None:
     weight = np.random.default_rng(3).standard_normal((200, 320)).astype(np.float32)
-    source = write_model(tmp_path / "in", [{"a.weight": weight}], {"dtype": "float32"})
+    name = "experts.0.w1.weight"  # of which alone DeepSeek-V4 has FP4
+    source = write_model(tmp_path / "in", [{name: weight}], {"dtype": "float32"})
     run("quantize", source, tmp_path / "one", "--scheme", scheme, "--convention", one)
     run("convert", tmp_path / "one", tmp_path / "other", "--to", other)
     run("convert", tmp_path / "other", tmp_path / "back", "--to", one)
@@ -275,6 +277,7 @@ def test_there_and_back_is_the_identity(tmp_path: Path, scheme: str, one: str, o
 ])  # fmt: skip
 def test_there_and_back_of_any_scales(tmp_path: Path, kind: str, one: str, other: str) -> None:
     tensors, config, _ = case(kind)
+    tensors = {f"experts.0.{key}": value for key, value in tensors.items()}
     source = write_model(tmp_path / "in", [tensors], config)
     run("convert", source, tmp_path / "one", "--to", one)
     run("convert", tmp_path / "one", tmp_path / "other", "--to", other)
@@ -282,7 +285,7 @@ def test_there_and_back_of_any_scales(tmp_path: Path, kind: str, one: str, other
     before, after = read_model(tmp_path / "one"), read_model(tmp_path / "back")
     assert before.keys() == after.keys()
     same = [key for key in before if before[key].tobytes() == after[key].tobytes()]
-    assert set(before) - set(same) <= {"a.weight_global_scale"}
+    assert set(before) - set(same) <= {"experts.0.a.weight_global_scale"}
 
 
 def test_powers_of_two_that_became_floats_are_not_made_powers_again(tmp_path: Path) -> None:
@@ -299,7 +302,7 @@ def test_powers_of_two_that_became_floats_are_not_made_powers_again(tmp_path: Pa
 @pytest.mark.parametrize(
     ("scheme", "to"),
     [
-        ("fp8_e4m3", "modelopt"), ("fp8_e4m3", "compressed-tensors"), ("fp8_e4m3", "fp8"),
+        ("fp8_e4m3", "compressed-tensors"), ("fp8_e4m3", "fp8"),
         ("mxfp8_e4m3", "modelopt"), ("mxfp8_e4m3", "compressed-tensors"), ("mxfp8_e4m3", "fp8"),
         ("fp8_block128x128_e4m3", "compressed-tensors"), ("fp8_block128x128_e4m3", "fp8"),
         ("nvfp4", "modelopt"), ("nvfp4", "compressed-tensors"), ("nvfp4_2d", "modelopt"),

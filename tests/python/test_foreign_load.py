@@ -16,7 +16,7 @@ NORM = np.linspace(0, 1, 320, dtype=np.float32)
 HOLDERS = [
     (scheme, convention)
     for scheme, conventions in {
-        "fp8_e4m3": ("fp8", "compressed-tensors", "modelopt"),
+        "fp8_e4m3": ("fp8", "compressed-tensors"),
         "fp8_block128x128_e4m3": ("fp8", "compressed-tensors", "modelopt"),
         "mxfp8_e4m3": ("fp8", "mxfp8", "compressed-tensors", "modelopt"),
         "mxfp4": ("deepseek-v4", "compressed-tensors"),
@@ -28,7 +28,7 @@ HOLDERS = [
 
 def saved(path: Path, scheme: str, convention: str) -> nf.QuantizedTensor:
     tensor = nf.quantize(X, scheme)
-    nf.save(path, {"a.weight": tensor, "norm.weight": NORM}, convention=convention)
+    nf.save(path, {"experts.0.weight": tensor, "norm.weight": NORM}, convention=convention)
     return tensor
 
 
@@ -36,9 +36,9 @@ def saved(path: Path, scheme: str, convention: str) -> nf.QuantizedTensor:
 def test_what_save_writes_comes_back(scheme: str, convention: str, tmp_path: Path) -> None:
     before = saved(tmp_path / "f.safetensors", scheme, convention)
     loaded = nf.load(tmp_path / "f.safetensors", from_=convention)
-    assert set(loaded) == {"a.weight", "norm.weight"}
+    assert set(loaded) == {"experts.0.weight", "norm.weight"}
     assert np.array_equal(loaded["norm.weight"], NORM)
-    after = loaded["a.weight"]
+    after = loaded["experts.0.weight"]
     assert isinstance(after, nf.QuantizedTensor)
     assert (after.spec, after.shape) == (before.spec, before.shape)
     for role in ("rowwise_data", "rowwise_scale_inv"):
@@ -54,7 +54,7 @@ def test_what_save_writes_comes_back(scheme: str, convention: str, tmp_path: Pat
 def test_the_command_line_writes_the_same_bytes(
     scheme: str, convention: str, tmp_path: Path
 ) -> None:
-    write_file(tmp_path / "float.safetensors", {"a.weight": X, "norm.weight": NORM})
+    write_file(tmp_path / "float.safetensors", {"experts.0.weight": X, "norm.weight": NORM})
     out = tmp_path / "out.safetensors"
     run("quantize", tmp_path / "float.safetensors", out, "--scheme", scheme,
         "--convention", convention)  # fmt: skip
@@ -68,8 +68,8 @@ def test_dtype_gives_the_values_of_dequantize(scheme: str, convention: str, tmp_
     saved(path, scheme, convention)
     for dtype, name in ((np.float32, "f32"), (ml_dtypes.bfloat16, "bf16")):
         run("dequantize", path, tmp_path / name, "--from", convention, "--dtype", name)
-        values = nf.load(path, from_=convention, dtype=dtype)["a.weight"]
-        expected = read_file(tmp_path / name)[0]["a.weight"]
+        values = nf.load(path, from_=convention, dtype=dtype)["experts.0.weight"]
+        expected = read_file(tmp_path / name)[0]["experts.0.weight"]
         assert values.dtype == dtype and values.tobytes() == expected.tobytes()
 
 
@@ -83,8 +83,8 @@ def test_dtype_gives_values_of_our_own_convention(tmp_path: Path) -> None:
 def test_without_from_entries_come_as_they_are(tmp_path: Path) -> None:
     saved(tmp_path / "f.safetensors", "mxfp8_e4m3", "compressed-tensors")
     loaded = nf.load(tmp_path / "f.safetensors")
-    assert set(loaded) == {"a.weight", "a.weight_scale", "norm.weight"}
-    assert loaded["a.weight"].dtype == ml_dtypes.float8_e4m3fn
+    assert set(loaded) == {"experts.0.weight", "experts.0.weight_scale", "norm.weight"}
+    assert loaded["experts.0.weight"].dtype == ml_dtypes.float8_e4m3fn
 
 
 def test_auto_takes_what_the_files_tell(tmp_path: Path) -> None:

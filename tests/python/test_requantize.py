@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from cli import run, run_json
 from foreign_cases import case
-from foreign_model import E8M0, codes, method, packed, powers, read_model, write_model
+from foreign_model import (
+    E8M0,
+    codes,
+    method,
+    packed,
+    power_values,
+    powers,
+    read_model,
+    write_model,
+)
 
 import narrowfloat as nf
 
@@ -24,6 +33,61 @@ def assert_same_tensors(one: Path, other: Path) -> None:
     assert a.keys() == b.keys()
     for name in a:
         assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
+
+
+@pytest.mark.parametrize(("to", "kept"), [("fp8", True), ("compressed-tensors", False)])
+def test_a_model_that_rounds_inputs_to_powers_of_two_keeps_saying_so(
+    tmp_path: Path, to: str, kept: bool
+) -> None:
+    """DeepSeek-V3.1: scales are fp32, all of them powers of two."""
+    tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": power_values(powers((2, 3)))}
+    for value in ("ue8m0", None):
+        source = write_model(tmp_path / f"in{value}", [tensors], method("fp8", scale_fmt=value))
+        done = run_json("convert", source, tmp_path / f"out{value}", "--to", to)
+        assert done["format"] == ("block" if kept else "FP8_BLOCK")
+        written = quantization(tmp_path / f"out{value}")
+        assert written.get("scale_fmt") == (value if kept else None)
+        assert ("scale_fmt" in written) == (kept and value is not None)
+    run("convert", tmp_path / "inue8m0", tmp_path / "ct", "--to", "compressed-tensors")
+    run("convert", tmp_path / "ct", tmp_path / "back", "--to", "fp8")
+    assert "scale_fmt" not in quantization(tmp_path / "back"), "nothing says it of the scales"
+
+
+def test_requantize_and_the_format_of_scales(tmp_path: Path) -> None:
+    scales = power_values(powers((2, 3)))
+    tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": scales}
+    source = write_model(tmp_path / "in", [tensors], method("fp8", scale_fmt="float"))
+    run("requantize", source, tmp_path / "powers", "--scale-format", "ue8m0")
+    assert quantization(tmp_path / "powers")["scale_fmt"] == "ue8m0"
+    run("requantize", tmp_path / "powers", tmp_path / "floats", "--scale-format", "f32")
+    assert quantization(tmp_path / "floats")["scale_fmt"] == "ue8m0", "the values are the same"
+    written = read_model(tmp_path / "floats")["a.weight_scale_inv"]
+    assert written.tobytes() == scales.tobytes()
+    config = json.loads((source / "config.json").read_text())
+    tensor = nf.load(source, from_="auto")["a.weight"]
+    said = nf.quantization_config({"a.weight": tensor}, "fp8", config=config)
+    assert "scale_fmt" not in said, "the config.json is another model's"
+
+
+def test_deepseek_v4_has_fp4_for_experts_alone(tmp_path: Path) -> None:
+    tensors = {"a.weight_packed": packed((64, 64))[0], "a.weight_scale": powers((64, 2))}
+    tensors |= {f"e.experts.0.{key}": value for key, value in tensors.items()}
+    source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))
+    message = (
+        "'a.weight' must be a part of a module 'experts' to be written as deepseek-v4 fp4 experts"
+    )
+    refused = run("convert", source, tmp_path / "out", "--to", "deepseek-v4", code=3).stderr
+    assert refused == f"narrowfloat: convert: {message}\n"
+    weights = {name: np.ones((64, 64), np.float32) for name in ("a.weight", "e.experts.0.weight")}
+    plain = write_model(tmp_path / "plain", [weights])
+    quantize = ("quantize", plain, tmp_path / "out", "--scheme", "mxfp4", "--convention",
+                "deepseek-v4")  # fmt: skip
+    assert run(*quantize, code=3).stderr == f"narrowfloat: quantize: {message}\n"
+    assert not (tmp_path / "out").exists()
+    run(*quantize, "--exclude", "a.*")
+    assert read_model(tmp_path / "out").keys() == {
+        "a.weight", "e.experts.0.weight", "e.experts.0.scale",
+    }  # fmt: skip
 
 
 def v4(folder: Path, exponents: np.ndarray | None = None) -> Path:

@@ -18,7 +18,7 @@ PLAIN = {
     "model.embed_tokens.weight": np.ones((4, 64), np.float32),
     "model.norm.weight": np.ones(64, np.float32),
 }
-NAME = "model.layers.0.mlp.up_proj.weight"
+NAME = "model.layers.0.mlp.experts.0.up_proj.weight"
 
 
 def files(folder: Path) -> dict[str, bytes]:

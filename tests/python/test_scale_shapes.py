@@ -167,10 +167,9 @@ def test_fp8_per_tensor_of_vllm(tmp_path: Path) -> None:
     found = read_file(tmp_path / "out" / "model-00001-of-00001.safetensors")[0]
     expected = tensors["a.weight"].astype(np.float32) * np.float32(0.3)
     assert found.keys() == {"a.weight"} and found["a.weight"].tobytes() == expected.tobytes()
-    for to in ("fp8", "modelopt"):
-        run("convert", source, tmp_path / to, "--to", to)
-        differences = run_json("diff", source, tmp_path / to, code=1)["differences"]
-        assert [item["name"] for item in differences] == ["a.input_scale"]
+    run("convert", source, tmp_path / "fp8", "--to", "fp8")
+    differences = run_json("diff", source, tmp_path / "fp8", code=1)["differences"]
+    assert [item["name"] for item in differences] == ["a.input_scale"]
 
 
 @pytest.mark.parametrize(

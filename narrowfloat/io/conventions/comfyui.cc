@@ -32,7 +32,8 @@ constexpr WeightNames kWeights[] = {
     {.codes = kWeight, .scale = kScale, .plain = kWeight},
 };
 
-constexpr std::string_view kAccessories[] = {".scale_input", ".input_scale", kLayer, "scaled_fp8"};
+constexpr std::string_view kInputScales[] = {".scale_input", ".input_scale"};
+constexpr std::string_view kAccessories[] = {kLayer, "scaled_fp8"};
 constexpr std::string_view kMarks[] = {kLayer, "scaled_fp8"};
 constexpr std::string_view kMetadataMarks[] = {kLayers};
 
@@ -204,6 +205,7 @@ constinit const ConventionRow kComfyUi{.name = "comfyui",
                                        .other_names = {},
                                        .weights = kWeights,
                                        .accessories = kAccessories,
+                                       .input_scales = kInputScales,
                                        .marks = kMarks,
                                        .metadata_marks = kMetadataMarks,
                                        .describe = &DescribeAll};

@@ -15,7 +15,8 @@ constexpr WeightNames kWeights[] = {
     {.codes = ".weight", .scale = ".weight_scale", .plain = ".weight", .evidence = Evidence::kFp8},
 };
 
-constexpr std::string_view kAccessories[] = {".input_scale", ".input_global_scale"};
+constexpr std::string_view kInputScales[] = {".input_scale"};
+constexpr std::string_view kAccessories[] = {".input_global_scale"};
 
 constexpr WrittenFormat
     kWritten[] =
@@ -47,6 +48,7 @@ constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .other_names = {},
                                                  .weights = kWeights,
                                                  .accessories = kAccessories,
+                                                 .input_scales = kInputScales,
                                                  .has_cache_scales = true,
                                                  .written = kWritten,
                                                  .refused_key = "transform_config",

@@ -76,7 +76,11 @@ struct WrittenFormat {
   FileDType codes;                       // U8 for packed ones
   std::string_view quantization_config;  // JSON text of config.json's object, or of its keys
   std::string_view owner_config = "";    // JSON text of hf_quant_config.json
+  std::string_view input_scale = "";     // suffix of the scale of inputs that its readers need
+  bool experts_only = false;             // whether its readers expect it of routed experts alone
 };
+
+inline constexpr std::string_view kPlainWeight = ".weight";  // suffix of a layer's float matrix
 
 /// How one project stores quantized weights. Codes and scales have the meaning that their types
 /// and shapes say (ForeignWeight); a row lists what differs between projects.
@@ -85,12 +89,15 @@ struct ConventionRow {
   std::span<const std::string_view> other_names;  // that say the same
   std::span<const WeightNames> weights;           // tried in this order
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
+  /// Suffixes of the scales of inputs, in the place of kPlainWeight; a float model lacks them, too.
+  std::span<const std::string_view> input_scales = {};
   bool has_cache_scales = false;  // whether its models may have tensors that IsCacheScale names
   std::span<const WrittenFormat> written = {};
   std::span<const std::string_view> refused =
       {};                             // suffixes of tensors that change what codes mean
   const char* refused_key = nullptr;  // of quantization_config: its groups do
   std::string_view ignored = "";      // config.json's key for modules that are not quantized
+  const char* kept_key = nullptr;     // of quantization_config: it holds while no value changes
   bool mixes = false;  // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
   std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that do

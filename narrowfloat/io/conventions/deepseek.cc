@@ -30,8 +30,8 @@ constexpr WeightNames kWeights[] = {
 constexpr WeightNames kV4Weights[] = {
     {.codes = ".weight", .scale = ".scale", .plain = ".weight", .evidence = Evidence::kInt8Pairs}};
 
-constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
-                                             "_proj_activation_scale"};
+constexpr std::string_view kInputScales[] = {".activation_scale", ".input_scale", ".qscale_act"};
+constexpr std::string_view kAccessories[] = {"_proj_activation_scale"};
 
 // Scales of the whole tensor, which this convention has none of: another's files.
 constexpr std::string_view kRefused[] = {".weight_scale_2", ".weight_global_scale"};
@@ -67,7 +67,8 @@ constexpr WrittenFormat kWrittenAsV4[] = {
     kBlockUe8m0,
     {"fp4 experts", "e2m1", BlockKind::kRow32, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
      FileDType::kI8,
-     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","expert_dtype":"fp4"})"},
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","expert_dtype":"fp4"})",
+     "", "", true},
 };
 
 }  // namespace
@@ -78,16 +79,19 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .other_names = {},
                                         .weights = kWeights,
                                         .accessories = kAccessories,
+                                        .input_scales = kInputScales,
                                         .has_cache_scales = true,
                                         .written = kWritten,
                                         .refused = kRefused,
-                                        .ignored = "modules_to_not_convert"};
+                                        .ignored = "modules_to_not_convert",
+                                        .kept_key = "scale_fmt"};
 
 /// Describes MXFP8 under the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .other_names = {},
                                      .weights = kWeights,
                                      .accessories = kAccessories,
+                                     .input_scales = kInputScales,
                                      .has_cache_scales = true,
                                      .written = kWrittenAsMxfp8,
                                      .refused = kRefused,

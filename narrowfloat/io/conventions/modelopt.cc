@@ -39,7 +39,9 @@ constexpr WeightNames kWeights[] = {
      .is_written = false},
 };
 
-constexpr std::string_view kAccessories[] = {".input_scale", "_proj_input_scale"};
+constexpr std::string_view kInputScale = ".input_scale";
+constexpr std::string_view kInputScales[] = {kInputScale};
+constexpr std::string_view kAccessories[] = {"_proj_input_scale"};
 constexpr std::string_view kRefused[] = {".pre_quant_scale",  // of AWQ: multiplies inputs
                                          "_proj_pre_quant_scale",
                                          // of SVDQuant: their product is added to the weight
@@ -48,7 +50,8 @@ constexpr std::string_view kRefused[] = {".pre_quant_scale",  // of AWQ: multipl
 constexpr WrittenFormat kWritten[] = {
     {"FP8", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 1, FileDType::kF8E4M3,
      R"({"quant_method":"modelopt","quant_algo":"FP8","producer":{"name":"modelopt","version":"0.47.0"}})",
-     R"({"producer":{"name":"modelopt","version":"0.47.0"},"quantization":{"quant_algo":"FP8","kv_cache_quant_algo":null}})"},
+     R"({"producer":{"name":"modelopt","version":"0.47.0"},"quantization":{"quant_algo":"FP8","kv_cache_quant_algo":null}})",
+     kInputScale},
     {"FP8_PER_CHANNEL_PER_TOKEN", "e4m3", BlockKind::kRow, FileDType::kF32, ScaleShape::kVector, 1,
      FileDType::kF8E4M3,
      R"({"quant_method":"modelopt","quant_algo":"FP8_PER_CHANNEL_PER_TOKEN","producer":{"name":"modelopt","version":"0.47.0"}})",
@@ -73,6 +76,7 @@ constinit const ConventionRow kModelOpt{.name = "modelopt",
                                         .other_names = kOtherNames,
                                         .weights = kWeights,
                                         .accessories = kAccessories,
+                                        .input_scales = kInputScales,
                                         .has_cache_scales = true,
                                         .written = kWritten,
                                         .refused = kRefused,

@@ -9,7 +9,7 @@ constexpr WeightNames kWeights[] = {{.codes = ".weight",
                                      .plain = ".weight",
                                      .evidence = Evidence::kBytePairs}};
 
-constexpr std::string_view kAccessories[] = {".input_scale"};
+constexpr std::string_view kInputScales[] = {".input_scale"};
 
 }  // namespace
 
@@ -17,7 +17,8 @@ constexpr std::string_view kAccessories[] = {".input_scale"};
 constinit const ConventionRow kQuark{.name = "quark",
                                      .other_names = {},
                                      .weights = kWeights,
-                                     .accessories = kAccessories,
+                                     .accessories = {},
+                                     .input_scales = kInputScales,
                                      .has_cache_scales = true};
 
 }  // namespace narrowfloat::io

@@ -13,4 +13,9 @@ io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConven
   return convention;
 }
 
+void SayMissingInputScales(const std::string& verb, const io::ConventionWriter& writer) {
+  const std::string missing = writer.MissingInputScales();
+  if (!missing.empty()) PrintToStderr("{}: {}\n", verb, Escaped(missing));
+}
+
 }  // namespace narrowfloat::tools

@@ -55,6 +55,7 @@ class ToOtherRewriter : public ConvertRewriter {
     for (const io::TensorLocation& location : in.tensors()) {
       if (!location.tensor->IsPlain()) KeepInputScale(*location.tensor);
     }
+    SayMissingInputScales("convert", writer_);
   }
 
   bool Rewrites(const io::StoredTensor& tensor) const override {
@@ -97,6 +98,7 @@ class ToOtherRewriter : public ConvertRewriter {
   /// Notes the scale of the inputs of a weight if the readers of its format need one.
   void KeepInputScale(const io::StoredTensor& weight) {
     const io::ForeignWeight form = io::FormOf(weight);
+    if (form.input_scale.empty()) return;
     const auto written = io::WrittenInputScale(writer_.FormatOf(weight.name, form), weight.name);
     if (written) input_scales_.emplace(form.input_scale, *written);
   }

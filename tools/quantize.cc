@@ -15,6 +15,7 @@
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/choice.h"
 #include "tools/command.h"
 #include "tools/job.h"
@@ -50,6 +51,7 @@ class QuantizeRewriter : public TensorRewriter {
       CheckShape(tensor);
       if (foreign_) foreign_->Add(tensor.name, FormOf(tensor));
     }
+    if (foreign_) SayMissingInputScales(Verb(), *foreign_);
   }
 
   const std::optional<io::ConventionWriter>& foreign() const { return foreign_; }

@@ -370,7 +370,13 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
   CheckMapping("save", tensors);
   Outgoing outgoing;
   std::optional<io::ConventionWriter> foreign;
-  if (convention != io::kConventionName) foreign = MakeWriter(convention, tensors);
+  if (convention != io::kConventionName) {
+    foreign = MakeWriter(convention, tensors);
+    const std::string missing = foreign->MissingInputScales();
+    if (!missing.empty() && PyErr_WarnEx(PyExc_UserWarning, ("save: " + missing).c_str(), 2) < 0) {
+      nb::raise_python_error();
+    }
+  }
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
     const std::string name = ParseName(key);

@@ -21,18 +21,6 @@ ConventionWriter::ConventionWriter(std::string operation, const std::string& con
   }
 }
 
-void ConventionWriter::CheckInputScale(const std::string& name, ForeignWeight form) const {
-  form.input_scale = name;  // as if there were one
-  for (const WrittenFormat* format : FindWritten(*convention_, form)) {
-    const auto scale = WrittenInputScale(*format, name);
-    if (!scale) continue;
-    throw Unsupported(fmt::format(
-        "{}: '{}' ({}) needs the scale of its inputs, '{}' of one float, to be written "
-        "as {} {}, whose readers quantize inputs by it",
-        operation_, name, FormatText(form), scale->name, convention_->name, format->name));
-  }
-}
-
 const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
                                                 const ForeignWeight& form) const {
   const bool stacks = form.shape.size() == 2 || form.shape.size() == 3;
@@ -44,7 +32,6 @@ const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
   }
   const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
   if (fitting.empty()) {
-    CheckInputScale(name, form);
     throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes",
                                   operation_, name, FormatText(form), convention_->name));
   }
@@ -54,6 +41,7 @@ const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
 
 void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
   const WrittenFormat& format = FormatOf(name, form);
+  if (form.input_scale.empty() && unscaled_++ == 0) first_unscaled_ = name;
   if (convention_->mixes) {
     if (std::ranges::find(formats_, &format) == formats_.end()) formats_.push_back(&format);
     return;
@@ -77,6 +65,15 @@ std::string ConventionWriter::FormatName() const {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", format->name);
   }
   return names;
+}
+
+std::string ConventionWriter::MissingInputScales() const {
+  const auto needs = std::ranges::find_if(
+      formats_, [](const auto* format) { return !format->input_scale.empty(); });
+  if (unscaled_ == 0 || needs == formats_.end()) return "";
+  return fmt::format("readers of {} {} quantize inputs by '{}', missing for '{}'{}",
+                     convention_->name, (*needs)->name, (*needs)->input_scale, first_unscaled_,
+                     unscaled_ == 1 ? "" : fmt::format(" and {} more", unscaled_ - 1));
 }
 
 std::vector<TensorEntry> ConventionWriter::Entries(const std::string& name,

@@ -20,8 +20,7 @@ class ConventionWriter {
   const ConventionRow& convention() const { return *convention_; }
 
   /// Returns the format of a weight: one that holds all weights, if there is one. Errors:
-  /// Unsupported if the convention has none for it, or its readers need a scale of the inputs that
-  /// the weight lacks; also if the weight is empty, or has another
+  /// Unsupported if the convention has none for it; also if the weight is empty, or has another
   /// number of dimensions than two or three, which no owner reads.
   const WrittenFormat& FormatOf(const std::string& name, const ForeignWeight& form) const;
 
@@ -48,14 +47,17 @@ class ConventionWriter {
   /// Returns the formats of the weights that were added.
   const std::vector<const WrittenFormat*>& formats() const { return formats_; }
 
- private:
-  /// Refuses a weight that would have a form if it had a scale of its inputs. Errors: Unsupported.
-  void CheckInputScale(const std::string& name, ForeignWeight form) const;
+  /// Returns which of the weights added lack a scale of the inputs that readers of their format
+  /// need; an empty text if none does.
+  std::string MissingInputScales() const;
 
+ private:
   std::string operation_;
   const ConventionRow* convention_;
   std::vector<const WrittenFormat*> formats_;  // in the order of the weights, without `mixes` one
   std::vector<const WrittenFormat*> common_;   // without `mixes`: that hold all weights so far
+  std::string first_unscaled_;                 // the first weight without a scale of its inputs
+  std::size_t unscaled_ = 0;                   // the number of these weights
 };
 
 }  // namespace narrowfloat::io

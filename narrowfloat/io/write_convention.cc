@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -233,7 +234,6 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
   std::vector<const WrittenFormat*> same, widened;  // widened: powers of two as floats
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
-    if (!format.input_scale.empty() && form.input_scale.empty()) continue;
     if (!IsOfKind(form, format.block) || format.element != ElementOf(form) ||
         !ScaleFits(form.scale, format.scale) || has_global != (form.global != GlobalScale::kNone)) {
       continue;
@@ -242,6 +242,9 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
         .push_back(&format);
   }
   same.insert(same.end(), widened.begin(), widened.end());
+  std::ranges::stable_partition(same, [&](const WrittenFormat* format) {
+    return format->input_scale.empty() || !form.input_scale.empty();
+  });
   return same;
 }
 

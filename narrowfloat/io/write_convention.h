@@ -38,8 +38,8 @@ float GlobalOfAmax(float amax, float e4m3_max);
 CanonicalWeight WithFp32Scales(CanonicalWeight weight);
 
 /// Returns the formats in which `convention` holds such a weight with the same codes, best first: a
-/// weight of 128x128 with one scale is per tensor and a tile. A format whose readers need a scale
-/// of the inputs is none of a weight without one.
+/// weight of 128x128 with one scale is per tensor and a tile. Formats whose readers need a
+/// scale of the inputs that the weight lacks are last.
 std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form);
 

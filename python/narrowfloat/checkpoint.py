@@ -95,6 +95,7 @@ def save(
              files or that a job has not finished; NotImplementedError for a tensor that the
              convention cannot hold; OSError if it cannot be written. Every file appears whole or
              not at all.
+    Warns:   UserWarning for weights whose readers need a scale of the inputs (ModelOpt's FP8).
     """
     _check_names(tensors)
     folder = Path(path)

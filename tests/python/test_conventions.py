@@ -182,7 +182,7 @@ def test_from_names_the_convention(tmp_path: Path) -> None:
 CONVERSIONS = [
     ("deepseek", "compressed-tensors", "FP8_BLOCK"), ("deepseek", "modelopt", "FP8_PB_WO"),
     ("deepseek ue8m0", "fp8", "block ue8m0"), ("tensor", "compressed-tensors", "FP8"),
-    ("mxfp8", "compressed-tensors", "MXFP8"),
+    ("tensor", "modelopt", "FP8"), ("mxfp8", "compressed-tensors", "MXFP8"),
     ("mxfp8", "modelopt", "MXFP8"), ("rows", "compressed-tensors", "FP8_DYNAMIC"),
     ("ct bf16 scale", "modelopt", "FP8_PER_CHANNEL_PER_TOKEN"),
     ("nv ct", "modelopt", "W4A16_NVFP4"),
@@ -234,7 +234,7 @@ def test_one_scale_is_one_scale_however_small_the_matrix_is(tmp_path: Path, to: 
 
 # The conventions that hold each scheme's codes and scales.
 HOLDERS = {
-    "fp8_e4m3": ["fp8", "compressed-tensors"],
+    "fp8_e4m3": ["fp8", "compressed-tensors", "modelopt"],
     "fp8_block128x128_e4m3": ["fp8", "compressed-tensors", "modelopt"],
     "mxfp8_e4m3": ["fp8", "mxfp8", "compressed-tensors", "modelopt"],
     "mxfp4": ["deepseek-v4", "compressed-tensors"],
@@ -302,7 +302,7 @@ def test_powers_of_two_that_became_floats_are_not_made_powers_again(tmp_path: Pa
 @pytest.mark.parametrize(
     ("scheme", "to"),
     [
-        ("fp8_e4m3", "compressed-tensors"), ("fp8_e4m3", "fp8"),
+        ("fp8_e4m3", "modelopt"), ("fp8_e4m3", "compressed-tensors"), ("fp8_e4m3", "fp8"),
         ("mxfp8_e4m3", "modelopt"), ("mxfp8_e4m3", "compressed-tensors"), ("mxfp8_e4m3", "fp8"),
         ("fp8_block128x128_e4m3", "compressed-tensors"), ("fp8_block128x128_e4m3", "fp8"),
         ("nvfp4", "modelopt"), ("nvfp4", "compressed-tensors"), ("nvfp4_2d", "modelopt"),

@@ -16,7 +16,7 @@ NORM = np.linspace(0, 1, 320, dtype=np.float32)
 HOLDERS = [
     (scheme, convention)
     for scheme, conventions in {
-        "fp8_e4m3": ("fp8", "compressed-tensors"),
+        "fp8_e4m3": ("fp8", "compressed-tensors", "modelopt"),
         "fp8_block128x128_e4m3": ("fp8", "compressed-tensors", "modelopt"),
         "mxfp8_e4m3": ("fp8", "mxfp8", "compressed-tensors", "modelopt"),
         "mxfp4": ("deepseek-v4", "compressed-tensors"),

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from warnings import catch_warnings
 
 import numpy as np
 import pytest
@@ -47,25 +49,32 @@ def test_modelopt_gets_the_scales_of_inputs(tmp_path: Path, owner: str, dtype: t
 
 
 @pytest.mark.parametrize("scale", [None, np.ones(2, np.float32), np.ones(1, np.int32)])
-def test_modelopt_needs_the_scales_of_inputs(tmp_path: Path, scale: np.ndarray | None) -> None:
-    whole = {f"b.{key}": value for key, value in PER_TENSOR.items()}
+def test_weights_without_scales_of_inputs_are_named(
+    tmp_path: Path, scale: np.ndarray | None
+) -> None:
+    whole = {key.replace("a.", "b."): value for key, value in PER_TENSOR.items()}
     tensors = PER_TENSOR | whole | {"b.input_scale": np.float32(2).reshape(())}
     if scale is not None:
         tensors["a.input_scale"] = scale
     source, out = write_model(tmp_path / "in", [tensors], method("modelopt")), tmp_path / "out"
-    message = (
-        "'a.weight' (e4m3 tensor F32) needs the scale of its inputs, 'a.input_scale' of one float, "
-        "to be written as modelopt FP8, whose readers quantize inputs by it"
-    )
-    refused = run("convert", source, out, "--to", "modelopt", code=3).stderr
-    assert refused == f"narrowfloat: convert: {message}\n"
-    values = write_model(tmp_path / "float", [{"a.weight": np.ones((200, 320), np.float32)}])
-    quantize = ("quantize", values, out, "--scheme", "fp8_e4m3", "--convention", "modelopt")
-    assert run(*quantize, code=3).stderr == f"narrowfloat: quantize: {message}\n"
-    assert not out.exists()
-    tensor = nf.quantize(np.ones((200, 320), np.float32), "fp8_e4m3")
-    with pytest.raises(NotImplementedError, match=r"^save: .a\.weight. .* needs the scale of its"):
-        nf.save(out, {"a.weight": tensor}, convention="modelopt")
+    message = "readers of modelopt FP8 quantize inputs by '.input_scale', missing for"
+    said = run("convert", source, out, "--to", "modelopt").stderr
+    assert said.splitlines()[0] == f"convert: {message} 'a.weight'"
+    assert read_model(out).keys() == {"a.weight", "a.weight_scale", "b.weight", "b.weight_scale",
+                                      "b.input_scale"}  # fmt: skip
+    values = {f"{name}.weight": np.ones((200, 320), np.float32) for name in "ab"}
+    plain = write_model(tmp_path / "float", [values])
+    quantize = ("quantize", plain, tmp_path / "q", "--scheme", "fp8_e4m3", "--convention")
+    said = run(*quantize, "modelopt", "--dry-run").stderr
+    assert said.splitlines()[0] == f"quantize: {message} 'a.weight' and 1 more"
+    assert message not in run(*quantize, "compressed-tensors", "--dry-run").stderr
+    tensor = nf.quantize(values["a.weight"], "fp8_e4m3")
+    with pytest.warns(UserWarning, match=re.escape(f"save: {message} 'w.weight'")) as warnings:
+        nf.save(tmp_path / "saved", {"w.weight": tensor}, convention="modelopt")
+    assert [Path(warning.filename).name for warning in warnings] == [Path(__file__).name]
+    with pytest.raises(UserWarning, match="missing for"), catch_warnings(action="error"):
+        nf.save(tmp_path / "none", {"w.weight": tensor}, convention="modelopt")
+    assert not (tmp_path / "none" / "model.safetensors").exists()
 
 
 def test_a_tile_without_a_scale_of_its_inputs_stays_a_tile(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_tensors_of_four_dimensions_have_no_other_convention(
 
 
 @pytest.mark.parametrize("shape", [(32,), ()])
-@pytest.mark.parametrize("to", ["fp8", "compressed-tensors", "narrowfloat"])
+@pytest.mark.parametrize("to", ["fp8", "modelopt", "compressed-tensors", "narrowfloat"])
 def test_vectors_of_cast_models_are_refused(
     tmp_path: Path, shape: tuple[int, ...], to: str
 ) -> None:

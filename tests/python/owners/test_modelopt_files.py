@@ -77,8 +77,7 @@ def test_values_are_the_owners(name: str, tmp_path: Path) -> None:
         assert loaded[key].spec == scheme
 
 
-# FP8 is not written without scales of inputs, which no scheme has.
-@pytest.mark.parametrize("name", ["MXFP8", "NVFP4"])
+@pytest.mark.parametrize("name", CASES)
 def test_what_we_write_is_described_as_they_do(name: str, tmp_path: Path) -> None:
     write_tiny_model("llama", tmp_path / "float")
     run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", CASES[name][1],

@@ -102,10 +102,10 @@ bool IsContiguous(const BasicTensorView<Byte>& view) {
 
 template <class Byte>
 std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view) {
-  if (view.shape.size() < 2) return 0;
-  if (view.strides.empty())
-    return view.shape.back() * static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
-  std::ptrdiff_t row_stride = 0, expected = 0;
+  const auto row =
+      static_cast<std::ptrdiff_t>(FlattenShape(view.shape).cols * ItemSize(view.dtype));
+  if (view.strides.empty() || view.shape.size() < 2) return row;
+  std::ptrdiff_t row_stride = row, expected = 0;
   bool first = true;
   for (std::size_t i = view.shape.size() - 1; i-- > 0;) {
     if (view.shape[i] == 1) continue;

@@ -26,7 +26,8 @@ void CheckDense(std::string_view verb, std::string_view name, const BasicTensorV
 template <class Byte>
 bool IsContiguous(const BasicTensorView<Byte>& view);
 
-/// Returns the distance in bytes between the rows of the flattened tensor, if it is constant.
+/// Returns the distance in bytes between the rows of the flattened tensor, if it is constant; a
+/// row's own bytes if there is one row, whose stride may be any number.
 /// Requires: CheckRows accepts the view.
 template <class Byte>
 std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view);

@@ -20,7 +20,6 @@ WITHOUT_A_TEST = {
     ": this build has no MXFP8": "a build without the scheme",
     ": amax_history must have at least one item": "the primitive checks the shape first",
     "import: narrowfloat needs PyTorch 2.15 or later, got": "an older PyTorch",
-    "qgemm: oneDNN cannot multiply:": "only a failure inside oneDNN, as of its memory, reaches it",
 }
 
 

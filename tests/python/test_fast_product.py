@@ -35,6 +35,17 @@ for scheme in nf.schemes():
     assert (np.abs(gelu - exact) <= (2.0**-24 + 2.0**-40) * np.abs(exact) + 2.0**-150).all()
 assert (nf.qgemm(a, b, mode="reproducible") == nf.qgemm(a, b)).all()
 """
+ONE_ROW = """
+import numpy as np
+import narrowfloat as nf
+# The first products of a process: oneDNN keeps what it makes for one, and uses it for others.
+for scheme in ("mxfp8_e4m3", "fp8_e4m3", "nvfp4"):
+    row, rows = (nf.quantize(np.ones((count, 64), np.float32), scheme) for count in (1, 48))
+    product = nf.qgemm(row, rows, mode="fast")
+    assert product.shape == (1, 48)
+    assert (product == nf.qgemm(rows, rows, mode="fast")[:1]).all()
+    assert (nf.grouped_qgemm([rows, row], [rows, rows], mode="fast")[1] == product).all()
+"""
 ENVIRONMENT = """
 import numpy as np
 import narrowfloat as nf
@@ -115,6 +126,10 @@ def run(source: str, **environment: str) -> None:
 
 def test_every_scheme_is_within_the_bound() -> None:
     run(BOUND)
+
+
+def test_one_row_is_multiplied() -> None:
+    run(ONE_ROW)
 
 
 @needs_bfloat16

@@ -6,7 +6,8 @@
 namespace narrowfloat {
 
 /// Computes out = a times b in bfloat16 with sums in fp32, on the calling thread. Strides are in
-/// items; one of the two strides of each operand is 1.
+/// items; one of the two strides of each operand is 1, and out_row_step is at least `cols`, which
+/// oneDNN needs of one row too.
 struct BFloat16Product {
   std::size_t rows, cols, length;
   const void* a;

@@ -83,7 +83,12 @@ class ExpandedRun {
       const std::lock_guard lock(mutex);
       failure = message;  // a copy: the text belongs to this thread
     });
-    if (failure) throw DeviceError(fmt::format("qgemm: oneDNN cannot multiply: {}", *failure));
+    if (!failure) return;
+    const ConstQuantizedView &a = expansion_.a.view, &b = expansion_.b.view;
+    throw DeviceError(
+        fmt::format("qgemm: oneDNN cannot multiply a, {} of shape {}, and b, {} of shape {}: {}",
+                    a.spec.scheme->name, ShapeText(a.shape), b.spec.scheme->name,
+                    ShapeText(b.shape), *failure));
   }
 
  private:

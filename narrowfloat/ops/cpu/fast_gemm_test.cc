@@ -133,12 +133,31 @@ std::vector<std::byte> Product(const Quantized& a, const Quantized& b, GemmLayou
   return out;
 }
 
+/// Returns the items of the fast product, written to rows `row_stride` bytes apart.
+std::vector<std::byte> FastProductIntoRows(const Quantized& a, const Quantized& b,
+                                           GemmLayout layout, DType dtype, std::size_t row_stride) {
+  const Shape shape = QgemmShape(a.view, b.view, layout);
+  const auto [rows, cols] = FlattenShape(shape);
+  const std::size_t item = ItemSize(dtype), used = cols * item;
+  std::vector<std::byte> memory(rows * std::max(row_stride, used)), out;
+  Qgemm(a.view, b.view,
+        {memory.data(),
+         dtype,
+         shape,
+         {static_cast<std::ptrdiff_t>(row_stride), static_cast<std::ptrdiff_t>(item)},
+         {}},
+        {.layout = layout, .mode = GemmMode::kFast});
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::byte* items = memory.data() + row * row_stride;
+    out.insert(out.end(), items, items + used);
+  }
+  return out;
+}
+
 // The decoded scales of NVFP4 carry two roundings each, its factor none; the product has K - 1
 // roundings of sums in any order, then one by the factor: less than K + 8 in all. Then one rounding
 // to the result's type.
-void ExpectWithinBound(const Quantized& a, const Quantized& b, GemmLayout layout, DType dtype) {
-  const Exact exact = Multiply(a, b, layout);
-  const auto out = Product(a, b, layout, GemmMode::kFast, dtype);
+void ExpectWithinBound(const Exact& exact, const std::vector<std::byte>& out, DType dtype) {
   for (std::size_t i = 0; i < exact.products.size(); ++i) {
     const double got = Item(FloatTypes{}, dtype, out.data(), i), want = exact.products[i];
     const double sum = (exact.length + 8) * 0x1p-24 * exact.magnitudes[i];
@@ -146,6 +165,18 @@ void ExpectWithinBound(const Quantized& a, const Quantized& b, GemmLayout layout
     ASSERT_LE(std::abs(got - want), sum + rounding)
         << "item " << i << ": " << got << " for " << want;
   }
+}
+
+// Rows that are apart, adjacent rows, and results without strides, in this order: oneDNN keeps what
+// it makes for one layout, and uses it for others. One row accepts every stride, such as 0.
+void ExpectWithinBound(const Quantized& a, const Quantized& b, GemmLayout layout, DType dtype) {
+  const Exact exact = Multiply(a, b, layout);
+  const auto [rows, cols] = FlattenShape(QgemmShape(a.view, b.view, layout));
+  const std::size_t used = cols * ItemSize(dtype), apart = used + 3 * ItemSize(dtype);
+  if (rows == 1) ExpectWithinBound(exact, FastProductIntoRows(a, b, layout, dtype, 0), dtype);
+  for (const std::size_t stride : {apart, used})
+    ExpectWithinBound(exact, FastProductIntoRows(a, b, layout, dtype, stride), dtype);
+  ExpectWithinBound(exact, Product(a, b, layout, GemmMode::kFast, dtype), dtype);
 }
 
 struct Pair {
@@ -350,6 +381,42 @@ TEST(FastGemmTest, GroupsAreThoseOfSingleCalls) {
   GroupedQgemm(as, bs, views, {.mode = GemmMode::kFast});
   EXPECT_EQ(outs[0], Product(a, b, GemmLayout::kTN, GemmMode::kFast));
   EXPECT_EQ(outs[1], Product(far, b, GemmLayout::kTN, GemmMode::kReproducible));
+}
+
+TEST(FastGemmTest, GroupsOfOneRowAreThoseOfSingleCalls) {
+  NF_NEEDS_ONEDNN();
+  Random random(29);
+  const Quantized one = Make("mxfp8_e4m3", 1, 64, random), w = Make("mxfp8_e4m3", 48, 64, random);
+  std::vector<std::byte> out(std::size_t{48} * 4);
+  const TensorView view{out.data(), DType::kFloat32, {1, 48}, {48 * 4, 4}, {}};
+  const ConstQuantizedView a = one.view, b = w.view;
+  GroupedQgemm({&a, 1}, {&b, 1}, {&view, 1}, {.mode = GemmMode::kFast});
+  EXPECT_EQ(out, Product(one, w, GemmLayout::kTN, GemmMode::kFast));
+}
+
+TEST(FastGemmTest, AFailureNamesTheOperands) {
+  NF_NEEDS_ONEDNN();
+  Random random(30);
+  const Quantized a = Make("mxfp8_e4m3", 2, 64, random), b = Make("mxfp8_e5m2", 48, 64, random);
+  const auto left = MakeGemmOperand(a.view, Direction::kRowwise);
+  const auto right = MakeGemmOperand(b.view, Direction::kRowwise);
+  Floats out(96);
+  const GemmResult result{{reinterpret_cast<std::byte*>(out.data()), 48 * sizeof(float)},
+                          DType::kFloat32,
+                          false,
+                          {},
+                          {}};
+  const auto plan = PlanExpansion(a.view, Direction::kRowwise, b.view, Direction::kRowwise);
+  ASSERT_TRUE(plan);
+  try {
+    MultiplyExpanded({*left, *right, {}, result}, *plan,
+                     [](const BFloat16Product*) { return "out of memory"; }, {});
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(),
+                 "qgemm: oneDNN cannot multiply a, mxfp8_e4m3 of shape 2x64, and b, mxfp8_e5m2 of "
+                 "shape 48x64: out of memory");
+  }
 }
 
 TEST(FastGemmTest, EmptySumsAreZero) {

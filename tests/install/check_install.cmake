@@ -5,6 +5,15 @@ file(REMOVE_RECURSE ${WORK_DIR})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix}
                         --component development
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+if(NOT BUILDS_PYTHON)  # then no component is a wheel's
+  execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/python
+                          --component python
+                  OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB_RECURSE strays ${WORK_DIR}/python/*)
+  if(strays)
+    message(FATAL_ERROR "an install without Python has ${strays}")
+  endif()
+endif()
 set(paths ${prefix} ${PREFIX_PATH})
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build -G ${GENERATOR}
                         "-DCMAKE_PREFIX_PATH=${paths}" -DNF_WANTED_VERSION=${VERSION}

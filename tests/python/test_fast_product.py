@@ -95,7 +95,8 @@ try:
     nf.qgemm(a, a, mode="fast")
 except NotImplementedError as error:
     message = "qgemm: mode 'fast' needs oneDNN (Debian and Ubuntu: libdnnl2) and the module"
-    assert str(error).startswith(message), error
+    remedy = "libnarrowfloat_onednn.so, whose path may be in NF_ONEDNN_MODULE, got: "
+    assert str(error).startswith(f"{message} {remedy}/nowhere/"), error
 else:
     raise SystemExit("no error")
 """

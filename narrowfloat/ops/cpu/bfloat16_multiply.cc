@@ -17,6 +17,7 @@ namespace narrowfloat {
 namespace {
 
 constexpr char kModule[] = "libnarrowfloat_onednn.so";
+constexpr char kVariable[] = "NF_ONEDNN_MODULE";
 constexpr char kSymbol[] = "narrowfloat_multiply_bfloat16";
 // The OpenMP runtime that oneDNN links, unless it is built for another one.
 constexpr char kOpenMp[] = "libgomp.so.1";
@@ -57,7 +58,7 @@ void CheckOpenMp() {
 }
 
 std::vector<std::string> Candidates() {
-  if (const char* given = std::getenv("NF_ONEDNN_MODULE"); given != nullptr && *given != '\0')
+  if (const char* given = std::getenv(kVariable); given != nullptr && *given != '\0')
     return {given};
   std::vector<std::string> paths;
   Dl_info here{};
@@ -82,8 +83,9 @@ BFloat16MultiplyFn Load() {
     reason += fmt::format("{}{}", reason.empty() ? "" : "; ", dlerror());
   }
   throw Unsupported(fmt::format(
-      "qgemm: mode 'fast' needs oneDNN (Debian and Ubuntu: libdnnl2) and the module {}, got: {}",
-      kModule, reason));
+      "qgemm: mode 'fast' needs oneDNN (Debian and Ubuntu: libdnnl2) and the module {}, "
+      "whose path may be in {}, got: {}",
+      kModule, kVariable, reason));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct BFloat16Product {
 using BFloat16MultiplyFn = const char* (*)(const BFloat16Product* product);
 
 /// Returns the function of the module that wraps oneDNN. Loads the module at the first call: the
-/// file that NF_ONEDNN_MODULE names, else libnarrowfloat_onednn.so beside this library or in the
-/// linker's path.
+/// file that NF_ONEDNN_MODULE names, else libnarrowfloat_onednn.so beside the program or library
+/// that this one is linked into, or in the linker's path.
 /// Errors: Unsupported if the module or oneDNN is missing, or if oneDNN would load a second
 /// OpenMP runtime into the process.
 BFloat16MultiplyFn LoadBFloat16Multiply();

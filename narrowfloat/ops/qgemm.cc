@@ -48,6 +48,26 @@ struct Side {
   std::size_t Length() const { return IsRowwise() ? Matrix().cols : Matrix().rows; }
 };
 
+/// Returns the signs of the Hadamard transform that the side's values went through, or nothing.
+/// Rows go through none.
+std::optional<std::uint64_t> TransformOf(const Side& side) {
+  const QuantSpec& spec = side.view.spec;
+  if (side.IsRowwise() || !spec.rht) return std::nullopt;
+  return spec.rht_sign_mask;
+}
+
+void CheckTransforms(std::string_view verb, const Side& a, const Side& b, GemmLayout layout) {
+  if (TransformOf(a) == TransformOf(b)) return;
+  const auto text = [](const Side& side) {
+    const std::optional<std::uint64_t> mask = TransformOf(side);
+    return mask ? fmt::format("rht_sign_mask {}", *mask) : "no transform";
+  };
+  throw InvalidArgument(fmt::format(
+      "{}: layout {} needs a and b to have gone through the same Hadamard transform, got {} of a "
+      "and {} of b",
+      verb, InfoOf(layout).name, text(a), text(b)));
+}
+
 void CheckPair(std::string_view verb, const Side& a, const Side& b, GemmLayout layout) {
   const SchemeInfo &a_scheme = *a.view.spec.scheme, &b_scheme = *b.view.spec.scheme;
   if (!AreOfOneFamily(a_scheme, b_scheme)) {
@@ -190,6 +210,7 @@ Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmL
                  std::string_view verb) {
   const Side a_side{"a", a, InfoOf(layout).a}, b_side{"b", b, InfoOf(layout).b};
   CheckPair(verb, a_side, b_side, layout);
+  CheckTransforms(verb, a_side, b_side, layout);
   return {static_cast<std::int64_t>(a_side.Lines()), static_cast<std::int64_t>(b_side.Lines())};
 }
 

@@ -278,6 +278,43 @@ TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(out, Floats(8, 100.0f));
 }
 
+TEST(QgemmTest, OperandsNeedOneHadamardTransform) {
+  const auto make = [](const char* options) {
+    const std::string spec = std::string("nvfp4:columnwise=1") + options;
+    return Quantized(spec, {16, 16}, Floats(256, 1.0f));
+  };
+  const Quantized plain = make(""), turned = make(",rht=1"), other = make(",rht=1,rht_sign_mask=3");
+  Floats out(256, 100.0f);
+  const TensorView view = ViewOf(out, {16, 16});
+  const auto message = [&](const Quantized& a, const Quantized& b, GemmLayout layout) {
+    return MessageOf([&] { Qgemm(a.view, b.view, view, {.layout = layout}); });
+  };
+  EXPECT_EQ(message(turned, plain, GemmLayout::kNT),
+            "qgemm: layout NT needs a and b to have gone through the same Hadamard transform, got "
+            "rht_sign_mask 55272 of a and no transform of b");
+  EXPECT_EQ(message(turned, other, GemmLayout::kNT),
+            "qgemm: layout NT needs a and b to have gone through the same Hadamard transform, got "
+            "rht_sign_mask 55272 of a and rht_sign_mask 3 of b");
+  EXPECT_EQ(message(turned, other, GemmLayout::kNN),
+            "qgemm: layout NN needs a and b to have gone through the same Hadamard transform, got "
+            "no transform of a and rht_sign_mask 3 of b");
+  EXPECT_EQ(MessageOf([&] {
+              GroupedQgemm(std::vector<ConstQuantizedView>{plain.view},
+                           std::vector<ConstQuantizedView>{other.view}, {&view, 1},
+                           {.layout = GemmLayout::kNT});
+            }),
+            "grouped_qgemm: group 0: layout NT needs a and b to have gone through the same "
+            "Hadamard transform, got no transform of a and rht_sign_mask 3 of b");
+  EXPECT_EQ(MessageOf([&] { PlanQgemmExpansion(other.view, plain.view, GemmLayout::kNT); }),
+            "qgemm: layout NT needs a and b to have gone through the same Hadamard transform, got "
+            "rht_sign_mask 3 of a and no transform of b");
+  EXPECT_EQ(out, Floats(256, 100.0f));
+  const Floats want = Product(plain, plain);  // rows are not transformed
+  EXPECT_EQ(Product(turned, other), want);
+  EXPECT_EQ(Product(other, plain, {.layout = GemmLayout::kNN}), want);
+  EXPECT_EQ(message(other, other, GemmLayout::kNT), "no InvalidArgument");
+}
+
 /// Operands and results of groups, one after another.
 struct Groups {
   std::vector<ConstQuantizedView> a, b;

@@ -259,8 +259,9 @@ def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None 
              instead multiplied by GELU's derivative at gelu_in, of the result's shape and dtype.
     Options: threads, as in quantize().
     Errors:  TypeError for a wrong type; ValueError for schemes of two families, shapes that do not fit,
-             buffers that the layout reads and are missing; NotImplementedError if "fast" needs oneDNN
-             and it is missing. Nothing is written then.
+             buffers that the layout reads and are missing, columns that went through another Hadamard
+             transform (rht) than what they are multiplied with; NotImplementedError if "fast" needs
+             oneDNN and it is missing. Nothing is written then.
     Source:  TransformerEngine's CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
              NVFP4QuantizerRef.qgemm.
     """

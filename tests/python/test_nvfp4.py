@@ -127,6 +127,29 @@ def test_rht_leaves_rows_alone_whatever_their_number() -> None:
         nf.quantize(x, "nvfp4", columnwise=True, rht=True)
 
 
+def test_products_need_one_transform_of_both_operands() -> None:
+    x = RNG.standard_normal((32, 32)).astype(np.float32)
+    plain, turned, other = (
+        nf.quantize(x, "nvfp4", True, True, **options)
+        for options in ({}, {"rht": True}, {"rht": True, "rht_sign_mask": 3})
+    )
+    rule = "needs a and b to have gone through the same Hadamard transform, got"
+    for a, b, layout, got in (
+        (turned, plain, "NT", "rht_sign_mask 55272 of a and no transform of b"),
+        (turned, other, "NT", "rht_sign_mask 55272 of a and rht_sign_mask 3 of b"),
+        (plain, other, "NN", "no transform of a and rht_sign_mask 3 of b"),
+    ):
+        out = np.zeros((32, 32), np.float32)
+        for mode in ("reproducible", "fast"):
+            with pytest.raises(ValueError, match=f"^qgemm: layout {layout} {rule} {got}$"):
+                nf.qgemm(a, b, layout=layout, out=out, mode=mode)
+        message = f"^grouped_qgemm: group 0: layout {layout} {rule} {got}$"
+        with pytest.raises(ValueError, match=message):
+            nf.grouped_qgemm([a], [b], layout=layout, out=[out])
+        assert not out.any()
+    assert_same(nf.qgemm(turned, other), nf.qgemm(plain, plain), "rows are not transformed")
+
+
 def test_a_sign_mask_has_16_bits() -> None:
     x = np.ones((16, 16), np.float32)
     message = r"^hadamard_transform: sign_mask must fit in 16 bits, got 120808$"

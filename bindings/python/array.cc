@@ -91,8 +91,21 @@ void ViewTensor(const Argument& argument, ArrayView& array) {
   }
 }
 
-/// Views objects without the buffer protocol: tensors of frameworks, none of which is imported.
+/// Returns true for a PyTorch tensor whose values are the negated ones of its memory, as those of
+/// the imaginary part of a conjugate are. DLPack does not say so.
+bool IsNegated(nb::handle object) {
+  const nb::object is_neg = nb::getattr(object, "is_neg", nb::object(nb::none()));
+  return PyCallable_Check(is_neg.ptr()) != 0 && is_neg().is(nb::handle(Py_True));
+}
+
+/// Views objects without the buffer protocol: tensors of frameworks, none of which is imported. A
+/// negated tensor is copied and cannot be written.
 bool ViewDlpack(const Argument& argument, nb::handle object, ArrayView& array) {
+  if (IsNegated(object)) {
+    const bool held = ViewDlpack(argument, object.attr("resolve_neg")(), array);
+    array.writable = false;
+    return held;
+  }
   nb::ndarray<nb::device::cpu> writable;
   nb::ndarray<nb::ro, nb::device::cpu> readable;
   array.writable = nb::try_cast(object, writable, false);
@@ -221,7 +234,10 @@ nb::object AsNumPyArray(const Argument& argument, nb::handle object) {
   });
   const nb::ndarray<nb::numpy> borrowed(array.view.data, rank, shape.data(), owner, strides.data(),
                                         bits);
-  return nb::cast(borrowed, nb::rv_policy::reference).attr("view")(DTypeObject(array.view.dtype));
+  const nb::object made =
+      nb::cast(borrowed, nb::rv_policy::reference).attr("view")(DTypeObject(array.view.dtype));
+  if (!array.writable) made.attr("setflags")(nb::arg("write") = false);
+  return made;
 }
 
 nb::object NewArray(DType dtype, const Shape& shape) {

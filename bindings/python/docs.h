@@ -315,9 +315,10 @@ inline constexpr char kTorchTensorsDoc[] =
 Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
 may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask. On CUDA a call
 starts work on PyTorch's current stream of the tensors' device and returns; it reads no value.
+Tensors with the negative bit are copied to be read.
 Errors: TypeError for another dtype, NotImplementedError on another device or without a backend of
-it, ValueError for tensors on two devices, and for a buffer that is missing or differs from the
-plan; nothing is written then.)";
+it, ValueError for tensors on two devices, for a buffer that is missing or differs from the plan,
+and for one with the negative bit that would be written; nothing is written then.)";
 inline constexpr char kTorchQuantizeSignature[] =
     "def quantize(self, spec: QuantSpec, x: object, buffers: tuple, noop: object | None = None, "
     "scale: object | None = None, amax: object | None = None, "

@@ -83,7 +83,7 @@ bool TorchMemory::IsDense() const {
 }
 
 TorchExchange::TorchExchange(const nb::object& torch)
-    : torch_(torch), tensor_type_(torch.attr("Tensor")) {
+    : torch_(torch), tensor_type_(torch.attr("Tensor")), is_neg_(tensor_type_.attr("is_neg")) {
   constexpr std::uint32_t kMajor = 1;
   const nb::object capsule =
       nb::getattr(tensor_type_, "__dlpack_c_exchange_api__", nb::object(nb::none()));
@@ -102,6 +102,10 @@ TorchExchange::TorchExchange(const nb::object& torch)
 
 bool TorchExchange::IsTensor(nb::handle object) const {
   return PyObject_IsInstance(object.ptr(), tensor_type_.ptr()) == 1;
+}
+
+bool TorchExchange::IsNegated(nb::handle tensor) const {
+  return nb::cast<bool>(is_neg_(tensor));
 }
 
 bool TorchExchange::View(nb::handle tensor, nb::dlpack::dltensor& memory) const {
@@ -159,7 +163,7 @@ void TorchCall::CheckDevice(std::string_view name, nb::handle tensor,
   }
 }
 
-TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor) {
+TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor, Access access) {
   if (!torch_.IsTensor(tensor)) {
     throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb_, name,
                                      nb::type_name(tensor.type()).c_str())
@@ -182,6 +186,13 @@ TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor) {
                                      nb::str(nb::object(tensor.attr("dtype"))).c_str())
                              .c_str());
   }
+  if (IsFloat(*dtype) && torch_.IsNegated(tensor)) {
+    if (access == Access::kRead)
+      return MemoryOf(name, kept_.emplace_back(tensor.attr("resolve_neg")()), access);
+    throw InvalidArgument(fmt::format(
+        "{}: {} must not have PyTorch's negative bit, because it is written, got a tensor with it",
+        verb_, name));
+  }
   const auto rank = static_cast<std::size_t>(memory.ndim);
   const TorchMemory tensor_memory{static_cast<std::byte*>(memory.data) + memory.byte_offset,
                                   *dtype,
@@ -192,8 +203,8 @@ TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor) {
   return tensor_memory;
 }
 
-TensorView TorchCall::View(std::string_view name, nb::handle tensor) {
-  const TorchMemory memory = MemoryOf(name, tensor);
+TensorView TorchCall::View(std::string_view name, nb::handle tensor, Access access) {
+  const TorchMemory memory = MemoryOf(name, tensor, access);
   TensorView view{
       memory.data, memory.dtype, {memory.sizes.begin(), memory.sizes.end()}, {}, memory.device};
   if (memory.IsDense()) return view;
@@ -205,14 +216,14 @@ TensorView TorchCall::View(std::string_view name, nb::handle tensor) {
 
 TensorView TorchCall::ViewInput(nb::handle tensor) {
   constexpr std::string_view kName = "the input";
-  TensorView view = View(kName, tensor);
+  TensorView view = View(kName, tensor, Access::kRead);
   if (RowsAreContiguous(view)) return view;
-  return View(kName, kept_.emplace_back(tensor.attr("contiguous")()));
+  return View(kName, kept_.emplace_back(tensor.attr("contiguous")()), Access::kRead);
 }
 
 TensorView TorchCall::ViewDense(std::string_view name, nb::handle tensor, DType dtype,
-                                const Shape& shape) {
-  const TorchMemory memory = MemoryOf(name, tensor);
+                                const Shape& shape, Access access) {
+  const TorchMemory memory = MemoryOf(name, tensor, access);
   if (memory.dtype != dtype || !memory.IsDense() || memory.Count() != FlattenShape(shape).Size()) {
     throw InvalidArgument(fmt::format("{}: {} must be {} of {} and contiguous, got {} of {}", verb_,
                                       name, DTypeName(dtype), ShapeText(shape),
@@ -223,7 +234,7 @@ TensorView TorchCall::ViewDense(std::string_view name, nb::handle tensor, DType 
 }
 
 const std::byte* TorchCall::AddressOf(std::string_view name, nb::handle tensor) {
-  return ViewDense(name, tensor, DType::kFloat32, {1}).data;
+  return ViewDense(name, tensor, DType::kFloat32, {1}, Access::kRead).data;
 }
 
 TensorView TorchCall::Scratch(const Shape& shape) {
@@ -235,7 +246,7 @@ TensorView TorchCall::Scratch(const Shape& shape) {
   const nb::object dtype = torch_.Float32();
   const nb::object& made =
       kept_.emplace_back(first_.attr("new_empty")(size, nb::arg("dtype") = dtype));
-  return ViewDense("scratch memory", made, DType::kFloat32, shape);
+  return ViewDense("scratch memory", made, DType::kFloat32, shape, Access::kWrite);
 }
 
 nb::object TorchCall::ScratchAmax(nb::handle like) {

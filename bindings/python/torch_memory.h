@@ -31,6 +31,9 @@ struct TorchMemory {
   bool IsDense() const;
 };
 
+/// Use of a tensor's memory by a call.
+enum class Access : std::uint8_t { kRead, kWrite };
+
 /// PyTorch's side of the exchange. Set once and never changed.
 class TorchExchange {
  public:
@@ -38,6 +41,9 @@ class TorchExchange {
   explicit TorchExchange(const nb::object& torch);
 
   bool IsTensor(nb::handle object) const;
+  /// Returns true if the tensor's values are the negated ones of its memory, as those of the
+  /// imaginary part of a conjugate are. DLPack does not say so.
+  bool IsNegated(nb::handle tensor) const;
   /// Returns false for a tensor of a device that DLPack does not know, such as meta.
   bool View(nb::handle tensor, nb::dlpack::dltensor& memory) const;
   nb::object Float32() const { return torch_.attr("float32"); }
@@ -49,7 +55,7 @@ class TorchExchange {
   void RaiseAmax(nb::handle amax, const nb::object& measured) const;
 
  private:
-  nb::object torch_, tensor_type_, exchange_device_;
+  nb::object torch_, tensor_type_, exchange_device_, is_neg_;
   int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
   int (*current_stream_)(int device_type, std::int32_t index, void** out) = nullptr;
 };
@@ -67,17 +73,21 @@ class TorchCall {
   /// Returns true if the tensors seen so far are on the CPU. Requires: there was one.
   bool OnCpu() const { return device_type_ == nb::device::cpu::value; }
 
+  /// Returns a tensor's memory. To be read, a negated tensor is copied; the copy lives as long as
+  /// the call.
   /// Errors: TypeError for another object or type; Unsupported on another device, or on a CUDA
   /// device without a backend; InvalidArgument for a tensor on another device than the first one,
-  /// and for one that has elements but no memory, as wrappers have.
-  TorchMemory MemoryOf(std::string_view name, nb::handle tensor);
-  TensorView View(std::string_view name, nb::handle tensor);
+  /// for one that has elements but no memory, as wrappers have, and for a negated one to be
+  /// written.
+  TorchMemory MemoryOf(std::string_view name, nb::handle tensor, Access access);
+  TensorView View(std::string_view name, nb::handle tensor, Access access);
   /// Views the input. If the items of its rows are not contiguous, views a copy, which lives as
   /// long as the call.
   TensorView ViewInput(nb::handle tensor);
   /// Views a tensor whose items are stored as those of a dense one of `shape`: buffers of another
   /// rank, such as flattened codes, are the same memory.
-  TensorView ViewDense(std::string_view name, nb::handle tensor, DType dtype, const Shape& shape);
+  TensorView ViewDense(std::string_view name, nb::handle tensor, DType dtype, const Shape& shape,
+                       Access access);
   /// Returns the address of the one float32 of a tensor, in the memory of its device.
   const std::byte* AddressOf(std::string_view name, nb::handle tensor);
   /// Returns float32 memory that lives as long as the call. On CUDA PyTorch allocates it.

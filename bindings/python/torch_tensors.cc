@@ -63,7 +63,8 @@ class TorchTensors {
 
 /// Views the planned buffers. With `allocates`, a scale or an amax without a tensor gets scratch
 /// memory.
-void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, bool allocates = false) {
+void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, Access access,
+          bool allocates = false) {
   if (buffers.size() != kRoleCount) {
     throw InvalidArgument(
         fmt::format("{}: needs {} buffers, got {}", call.verb(), kRoleCount, buffers.size()));
@@ -72,7 +73,7 @@ void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, bool a
     const nb::handle tensor = buffers[static_cast<std::size_t>(planned.role)];
     if (!tensor.is_none()) {
       view[planned.role] =
-          call.ViewDense(RoleName(planned.role), tensor, planned.dtype, planned.shape);
+          call.ViewDense(RoleName(planned.role), tensor, planned.dtype, planned.shape, access);
     } else if (allocates && MayBeScratch(planned.role)) {
       view[planned.role] = call.Scratch(planned.shape);
     }
@@ -113,7 +114,7 @@ class AmaxHistory {
       buffer.data = reinterpret_cast<std::byte*>(&measured_);
     } else {
       scratch_ = call.ScratchAmax(tensor);
-      buffer = call.ViewDense("amax_rowwise", scratch_, DType::kFloat32, {1});
+      buffer = call.ViewDense("amax_rowwise", scratch_, DType::kFloat32, {1}, Access::kWrite);
     }
   }
   AmaxHistory(const AmaxHistory&) = delete;
@@ -150,7 +151,7 @@ void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple
     out.spec.seed = seed;
     out.spec.offset = offset;
   }
-  Bind(call, buffers, out, true);
+  Bind(call, buffers, out, Access::kWrite, true);
   const Execution on_host{.noop = skip.number ? &*skip.number : nullptr};
   if (on_host.IsNoop() || FlattenShape(out.shape).Size() == 0) return;
   std::optional<AmaxHistory> history;
@@ -172,9 +173,9 @@ void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple
 void TorchTensors::Dequantize(const QuantSpec& spec, const nb::tuple& buffers, nb::handle out,
                               int threads) const {
   TorchCall call(torch_, "dequantize");
-  const TensorView values = call.View("the output", out);
+  const TensorView values = call.View("the output", out, Access::kWrite);
   QuantizedView in{spec, values.shape, {}};
-  Bind(call, buffers, in);
+  Bind(call, buffers, in, Access::kRead);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::Dequantize(in, values, execution);
@@ -184,7 +185,7 @@ void TorchTensors::DeriveColumnwise(const QuantSpec& spec, const nb::object& sha
                                     const nb::tuple& buffers, int threads) const {
   TorchCall call(torch_, "derive_columnwise");
   QuantizedView view{spec, ParseShape(call.verb(), shape), {}};
-  Bind(call, buffers, view);
+  Bind(call, buffers, view, Access::kWrite);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::DeriveColumnwise(view, view, execution);
@@ -196,8 +197,8 @@ void TorchTensors::Swizzle(const QuantSpec& spec, const nb::object& shape, const
   QuantizedView in{spec, ParseShape(call.verb(), shape), {}};
   QuantizedView swizzled = in;
   swizzled.spec.swizzled = true;
-  Bind(call, buffers, in);
-  Bind(call, out, swizzled);
+  Bind(call, buffers, in, Access::kRead);
+  Bind(call, out, swizzled, Access::kWrite);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::Swizzle(in, swizzled, execution);
@@ -210,12 +211,12 @@ void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, con
   TorchCall call(torch_, "qgemm");
   QuantizedView first{a_spec, ParseShape(call.verb(), a_shape), {}};
   QuantizedView second{b_spec, ParseShape(call.verb(), b_shape), {}};
-  Bind(call, a, first);
-  Bind(call, b, second);
+  Bind(call, a, first, Access::kRead);
+  Bind(call, b, second, Access::kRead);
   GemmOptions options{.layout = FindGemmLayout(layout), .mode = GemmMode::kReproducible};
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  if (!bias.is_none()) options.bias = call.View("bias", bias);
-  const TensorView result = call.View("out", out);
+  if (!bias.is_none()) options.bias = call.View("bias", bias, Access::kRead);
+  const TensorView result = call.View("out", out, Access::kWrite);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::Qgemm(first, second, result, options, execution);
@@ -224,7 +225,7 @@ void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, con
 void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
   TorchCall call(torch_, "amax");
   const TensorView in = call.ViewInput(x);
-  const TensorView result = call.ViewDense("the output", out, DType::kFloat32, {1});
+  const TensorView result = call.ViewDense("the output", out, DType::kFloat32, {1}, Access::kWrite);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::Amax(in, result, execution);
@@ -234,7 +235,8 @@ void TorchTensors::ColumnSums(nb::handle x, nb::handle out, int threads) const {
   TorchCall call(torch_, "column_sums");
   const TensorView in = call.ViewInput(x);
   const Shape columns{static_cast<std::int64_t>(FlattenShape(in.shape).cols)};
-  const TensorView sums = call.ViewDense("the output", out, DType::kFloat32, columns);
+  const TensorView sums =
+      call.ViewDense("the output", out, DType::kFloat32, columns, Access::kWrite);
   const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
   narrowfloat::ColumnSums(in, sums, execution);
@@ -244,11 +246,11 @@ void TorchTensors::UpdateDelayedScale(nb::handle amax_history, nb::handle scale,
                                       float margin, std::string_view algo,
                                       nb::handle reduced_amax) const {
   TorchCall call(torch_, "update_delayed_scale");
-  const TensorView history = call.View("amax_history", amax_history);
-  const TensorView scales = call.View("scale", scale);
+  const TensorView history = call.View("amax_history", amax_history, Access::kWrite);
+  const TensorView scales = call.View("scale", scale, Access::kWrite);
   const DelayedScaleRule rule{fp8_max, margin, FindAmaxAlgorithm(algo)};
   std::optional<ConstTensorView> reduced;
-  if (!reduced_amax.is_none()) reduced = call.View("reduced_amax", reduced_amax);
+  if (!reduced_amax.is_none()) reduced = call.View("reduced_amax", reduced_amax, Access::kRead);
   const Execution execution = call.Start(1);
   const nb::gil_scoped_release unlocked;
   narrowfloat::UpdateDelayedScale(history, scales, rule, reduced ? &*reduced : nullptr, execution);

@@ -486,9 +486,10 @@ class TorchTensors:
     Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
     may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask. On CUDA a call
     starts work on PyTorch's current stream of the tensors' device and returns; it reads no value.
+    Tensors with the negative bit are copied to be read.
     Errors: TypeError for another dtype, NotImplementedError on another device or without a backend of
-    it, ValueError for tensors on two devices, and for a buffer that is missing or differs from the
-    plan; nothing is written then.
+    it, ValueError for tensors on two devices, for a buffer that is missing or differs from the plan,
+    and for one with the negative bit that would be written; nothing is written then.
     """
 
     def __init__(self, torch: object) -> None: ...

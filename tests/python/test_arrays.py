@@ -190,6 +190,33 @@ def test_torch_bfloat16_without_a_copy() -> None:
         )
 
 
+def test_the_negative_bit_of_torch_is_applied() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.from_numpy(X)
+    views = (torch.complex(x, x).conj().imag, torch._neg_view(x), torch._neg_view(x).T)
+    for view in views:
+        assert view.is_neg()
+        values = view.resolve_neg().numpy()
+        expected = nf.quantize(values, "mxfp8_e4m3", columnwise=True)
+        assert same_buffers(nf.quantize(view, "mxfp8_e4m3", columnwise=True), expected)
+        fake = nf.fake_quantize(view, "mxfp8_e4m3")
+        assert fake.tobytes() == expected.dequantize().tobytes()
+    two = torch._neg_view(torch.tensor([-2.0]))
+    expected = nf.quantize(X, "fp8_e4m3", scale=2.0)
+    assert same_buffers(nf.quantize(X, "fp8_e4m3", scale=two), expected)
+    half = torch._neg_view(torch.tensor([-0.5]))
+    made = nf.from_buffers(
+        "fp8_e4m3", X.shape, {**expected.buffers, "rowwise_scale_inv": half}, scale=2.0
+    )
+    assert made.dequantize().tobytes() == expected.dequantize().tobytes()
+    with pytest.raises(ValueError, match=r"^quantize: rowwise_scale_inv of out must be writable$"):
+        nf.quantize(X, "fp8_e4m3", scale=2.0, out=made)
+    out = torch._neg_view(torch.zeros(64, 64))
+    with pytest.raises(ValueError, match=r"^dequantize: out must be writable$"):
+        nf.dequantize(expected, out=out)
+    assert not out.any()
+
+
 NO_ARRAY = "x must be a NumPy array or a CPU object with the buffer or DLPack protocol, got {}"
 NO_FLOAT = "x must be float32, float16 or bfloat16 in native byte order, got {}"
 
@@ -258,6 +285,10 @@ def test_out_of_another_plan_is_refused_before_a_byte_is_written() -> None:
             "quantize: the output must have shape 64x64 as the input has, got 32x64",
         ),
         (tensor(rowwise_data=read_only), "quantize: rowwise_data of out must be writable"),
+        (
+            tensor(rowwise_data=OnlyDlpack(read_only)),
+            "quantize: rowwise_data of out must be writable",
+        ),
         (tensor(rowwise_data=inside), "quantize: rowwise_data must not overlap the input"),
     ]
     before = X.copy()

@@ -23,6 +23,8 @@ _HELD = dict(NUMPY_DTYPES)  # and of codes
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """Returns the tensor's memory as an array; NumPy has no bfloat16 of its own.
 
+    A tensor with the negative bit has the other signs in its memory: the array is a copy then, and
+    cannot be written.
     Errors: NotImplementedError unless it is on the CPU.
     """
     if tensor.device.type != "cpu":
@@ -30,7 +32,8 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     dtype = _HELD.get(tensor.dtype)
     if dtype is None:
         dtype = _HELD[tensor.dtype] = tensor.new_empty(0).numpy().dtype
-    array = np.asarray(_Memory(tensor, dtype))
+    negated = tensor.is_neg()
+    array = np.asarray(_Memory(tensor.resolve_neg() if negated else tensor, dtype, negated))
     return array.view(dtype)
 
 
@@ -40,14 +43,14 @@ class _Memory:
     Tensor.numpy() would forbid for ever to resize the memory, which FSDP2 does to free it.
     """
 
-    def __init__(self, tensor: torch.Tensor, dtype: np.dtype) -> None:
+    def __init__(self, tensor: torch.Tensor, dtype: np.dtype, read_only: bool) -> None:
         self.tensor = tensor
         size = dtype.itemsize
         self.__array_interface__ = {
             "version": 3,
             "shape": tuple(tensor.shape),
             "typestr": dtype.str if dtype.isbuiltin == 1 else f"<i{size}",
-            "data": (tensor.data_ptr(), False),
+            "data": (tensor.data_ptr(), read_only),
             "strides": tuple(stride * size for stride in tensor.stride()),
         }
 

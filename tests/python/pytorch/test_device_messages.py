@@ -66,6 +66,7 @@ def _capsule() -> object:
 
 class _Tensor(metaclass=_Kind):
     __dlpack_c_exchange_api__ = _capsule()
+    is_neg = torch.Tensor.is_neg
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from families import (
     snapshot,
 )
 from narrowfloat.pytorch import constants
+from narrowfloat.pytorch._arrays import array_of
 from narrowfloat.pytorch.utils import (
     get_device_compute_capability,
     is_non_tn_fp8_gemm_supported,
@@ -454,6 +455,33 @@ def test_wrong_types_are_refused(kind: str) -> None:
     assert_same_buffers(tensor, before, "unchanged")
 
 
+@pytest.mark.parametrize("kind", list(SCHEMES))
+def test_the_negative_bit_is_applied(kind: str) -> None:
+    quantizer, x = SCHEMES[kind](), sample(64, 128)
+    expected = quantizer(x).detach()
+    wide = torch._neg_view(-torch.cat((x, x), dim=1))
+    for negated in (torch._neg_view(-x), wide[:, :128], torch._neg_view(-x.t().contiguous()).t()):
+        assert negated.is_neg() and torch.equal(negated, x)
+        assert_same_buffers(quantizer(negated).detach(), expected, "a new tensor")
+        written = quantizer(torch.zeros_like(x)).detach()
+        with torch.no_grad():
+            written.copy_(negated)
+        assert_same_buffers(written, expected, "a copy")
+
+
+def test_the_negative_bit_of_what_verbs_read() -> None:
+    verbs, spec = _core.TorchTensors(torch), _core.make_spec("fp8_e4m3")
+    codes, out = torch.zeros(1, 4, dtype=torch.uint8), torch.zeros(1, 4)
+    two, half = (torch._neg_view(torch.tensor([-number])) for number in (2.0, 0.5))
+    buffers = (codes, torch.zeros(1), *(None,) * 5)
+    x = torch.tensor([[1.0, -2.0, 3.0, 0.0]])
+    verbs.quantize(spec, torch._neg_view(-x), buffers, scale=two)
+    verbs.dequantize(spec, (codes, half, *(None,) * 5), out)
+    assert torch.equal(out, x)
+    array = array_of(half)
+    assert array.tolist() == [0.5] and not array.flags.writeable
+
+
 def test_messages_of_the_verb() -> None:
     verbs = _core.TorchTensors(torch)
     spec = _core.make_spec("fp8_e4m3")
@@ -478,6 +506,10 @@ def test_messages_of_the_verb() -> None:
          "4x2"),
         (lambda: verbs.quantize(spec, torch.zeros(4, 4), (codes,)),
          ValueError, "quantize: needs 7 buffers, got 1"),
+        (lambda: verbs.quantize(spec, torch.zeros(4, 4),
+                                (codes, torch._neg_view(scale_inv), *nothing)),
+         ValueError, "quantize: rowwise_scale_inv must not have PyTorch's negative bit, because it "
+         "is written, got a tensor with it"),
         (lambda: verbs.quantize(spec, ALL["mxfp8"]()(torch.zeros(32, 32)),
                                 (codes, scale_inv, *nothing)),
          ValueError, "quantize: the input must have memory, got a tensor without"),

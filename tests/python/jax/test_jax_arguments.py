@@ -17,7 +17,7 @@ from narrowfloat.jax._library import TARGETS
 from narrowfloat.jax.cpp_extensions.amax import calculate_amax, calculate_post_rht_amax
 from narrowfloat.jax.cpp_extensions.gemm import gemm
 from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
-from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize, quantize
+from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize, quantize, quantize_dbias
 from narrowfloat.jax.primitives.amax import grouped_amax
 from narrowfloat.jax.quantize import (
     GroupedNoScaleTensor,
@@ -238,6 +238,7 @@ def test_symbolic_shapes() -> None:
     cases: list[tuple[str, Callable, object]] = [
         ("quantize", lambda x: quantize(x, make(MXFP8, e4m3, BOTH)).dequantize(), None),
         ("quantize", lambda x: fake_quantize(x, make(MXFP8, e4m3, BOTH)), None),
+        ("quantize", lambda x: quantize_dbias(x, make(MXFP8, e4m3, BOTH))[1], None),
         ("quantize", layer(MXFP8), None),
         ("rht", lambda x: quantize(x, NVFP4Quantizer(use_rht=True)).dequantize(), None),
         ("gemm", layer(current), None),
@@ -249,9 +250,14 @@ def test_symbolic_shapes() -> None:
         message = f"{verb}: shapes must be static, got (n, 64)"
         refused(lambda call=call, like=like: exported(call, like), ValueError, message)
     # One scale has no blocks, and the text of a spec is read by the handler.
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((5, 64)), jnp.float32)
-    for call in (
-        lambda x: quantize(x, make(current, e4m3, BOTH)).dequantize(),
-        lambda x: fake_quantize(x, "mxfp8_e4m3"),
-    ):
-        np.testing.assert_array_equal(exported(call).call(x), call(x))
+    # Sums of columns have the same bytes with the small workspace of a symbolic shape.
+    for rows in (5, 1000):
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((rows, 64)), jnp.float32)
+        for call in (
+            lambda x: quantize(x, make(current, e4m3, BOTH)).dequantize(),
+            lambda x: quantize_dbias(x, make(current, e4m3, BOTH))[1],
+            lambda x: quantize_dbias(x.T, make(current, e4m3, BOTH))[1],
+            lambda x: quantize_dbias(x, make(current, e4m3, BOTH))[0].colwise_tensor.data,
+            lambda x: fake_quantize(x, "mxfp8_e4m3"),
+        ):
+            np.testing.assert_array_equal(exported(call).call(x), call(x))

@@ -33,6 +33,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
     QuantizeLayout,
     ScalingMode,
     Shape,
+    is_static,
     normalize_axis,
     split_shape,
     transpose_shape,
@@ -241,7 +242,8 @@ def _check(x: ShapedArray, mode: ScalingMode, static: dict[str, Any]) -> None:
 
 
 def _workspace(shape: Shape, static: dict[str, Any]) -> Shape:
-    if not static["is_dbias"]:
+    """Returns the shape of partial sums; of symbolic dimensions, the smallest that is legal."""
+    if not static["is_dbias"] or not is_static(shape):
         return NOTHING
     nothing_said = 0  # types do not change the answer
     ((size, _),) = _core.get_dbias_quantize_workspace_sizes(

@@ -44,12 +44,17 @@ def normalize_axis(flatten_axis: int, ndim: int) -> int:
     return axis
 
 
+def is_static(shape: Sequence[int]) -> bool:
+    """Returns whether a shape has no symbolic dimensions, as jax.export may have them."""
+    return all(isinstance(extent, int | np.integer) for extent in shape)
+
+
 def check_static(verb: str, shape: Sequence[int]) -> None:
-    """Raises ValueError for a shape with symbolic dimensions, as jax.export may have them.
+    """Raises ValueError for a shape with symbolic dimensions.
 
     Shapes of block scales, and of operands of products of codes, are computed while tracing.
     """
-    if not all(isinstance(extent, int | np.integer) for extent in shape):
+    if not is_static(shape):
         raise ValueError(f"{verb}: shapes must be static, got {tuple(shape)}")
 
 

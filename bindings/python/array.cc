@@ -164,8 +164,8 @@ ArrayView ViewArray(const Argument& argument, nb::handle object) {
   // A NumPy scalar counts as an array without dimensions; one of bfloat16 exports no buffer.
   if (nb::isinstance(object, Np().scalar_type)) return ViewArray(argument, Np().asarray(object));
   if (IsMasked(object)) {
-    throw nb::type_error(fmt::format("{}: {} must not have a mask, which would be ignored; fill "
-                                     "the masked array",
+    throw nb::type_error(fmt::format("{}: {} must not be a masked array, whose mask would be "
+                                     "ignored; pass its filled()",
                                      argument.verb, argument.name)
                              .c_str());
   }

@@ -18,7 +18,6 @@ void LoadNumPy() {
   auto* loaded = new NumPy;  // lives as long as the process: arrays may outlive the module object
   loaded->array_type = numpy.attr("ndarray");
   loaded->bool_type = numpy.attr("bool_");
-  loaded->integer_type = numpy.attr("integer");
   loaded->scalar_type = numpy.attr("generic");
   loaded->dtype = numpy.attr("dtype");
   loaded->empty = numpy.attr("empty");

@@ -19,7 +19,7 @@ inline constexpr std::size_t kDTypeCount = 4;
 /// The objects of NumPy and ml_dtypes that the module uses. Set once, when the module is imported;
 /// never changed.
 struct NumPy {
-  nb::object array_type, bool_type, integer_type, scalar_type;  // ndarray, bool_, integer, generic
+  nb::object array_type, bool_type, scalar_type;  // ndarray, bool_, generic
   nb::object dtype, empty, asarray, ascontiguousarray;
   std::array<nb::object, kDTypeCount> dtypes;  // in the order of DType
   nb::object dtype_name;                       // the interned string "dtype"

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -48,12 +49,15 @@ bool IsSpecOption(std::string_view key) {
 }
 
 /// Converts NumPy's scalars and Python's numbers; rounds a double to float32 under the default
-/// floating-point environment, whatever the caller's is.
+/// floating-point environment, whatever the caller's is. An int that no double holds is infinite,
+/// as a double that no float32 holds.
 float ParseNumber(const char* verb, std::string_view key, nb::handle value) {
-  const double number = PyFloat_AsDouble(value.ptr());
+  double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    const bool overflows = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
     PyErr_Clear();
-    ThrowNotNumber(verb, key, value);
+    if (!overflows) ThrowNotNumber(verb, key, value);
+    number = std::copysign(HUGE_VAL, value < nb::int_(0) ? -1.0 : 1.0);
   }
   const FloatEnvironment environment;
   volatile double exact = number;  // keeps the conversion inside the environment
@@ -82,14 +86,23 @@ std::string_view KeyText(nb::handle key) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// Keeps integers, NumPy's too, that fit 64 bits; converts others as floats.
-SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
-  const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
-  if (!integer.is_valid()) nb::raise_python_error();
+/// Returns the value of an int, of an integer scalar or of an integer array without dimensions.
+/// Errors: TypeError for others, floats too, which hold few integers of 64 bits; InvalidArgument
+/// outside of 64 bits.
+std::uint64_t ParseInteger(const char* verb, std::string_view key, nb::handle value) {
+  const bool is_bool = PyBool_Check(value.ptr());
+  const nb::object integer = is_bool ? nb::object() : nb::steal(PyNumber_Index(value.ptr()));
+  if (!integer.is_valid()) {
+    PyErr_Clear();
+    throw nb::type_error(fmt::format("{}: {} must be an int, got {} of type {}", verb, key,
+                                     nb::repr(value).c_str(), nb::type_name(value.type()).c_str())
+                             .c_str());
+  }
   const auto bits = PyLong_AsUnsignedLongLong(integer.ptr());
-  if (PyErr_Occurred() == nullptr) return std::uint64_t{bits};
+  if (PyErr_Occurred() == nullptr) return bits;
   PyErr_Clear();
-  return ParseNumber(verb, key, value);
+  throw InvalidArgument(fmt::format("{}: {} must be an integer from 0 to 2^64 - 1, got {}", verb,
+                                    key, nb::repr(integer).c_str()));
 }
 
 /// Returns true if the option of that key is a member of this type.
@@ -100,10 +113,8 @@ bool Takes(std::string_view key) {
 }
 
 SpecValue ParseValue(const char* verb, std::string_view key, nb::handle value) {
+  if (Takes<std::uint64_t QuantSpec::*>(key)) return ParseInteger(verb, key, value);
   if (PyBool_Check(value.ptr())) return value.is(Py_True);
-  const bool is_integer = PyLong_Check(value.ptr()) || (PyIndex_Check(value.ptr()) != 0 &&
-                                                        nb::isinstance(value, Np().integer_type));
-  if (is_integer && Takes<std::uint64_t QuantSpec::*>(key)) return IntegerOf(verb, key, value);
   if (PyUnicode_Check(value.ptr()) && Takes<FourOverSix QuantSpec::*>(key)) return KeyText(value);
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return ParseNumber(verb, key, value);
   if (nb::isinstance(value, Np().bool_type)) return PyObject_IsTrue(value.ptr()) == 1;

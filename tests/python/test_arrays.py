@@ -219,6 +219,7 @@ def test_the_negative_bit_of_torch_is_applied() -> None:
 
 NO_ARRAY = "x must be a NumPy array or a CPU object with the buffer or DLPack protocol, got {}"
 NO_FLOAT = "x must be float32, float16 or bfloat16 in native byte order, got {}"
+MASKED = "x must not be a masked array, whose mask would be ignored; pass its filled()"
 
 
 @pytest.mark.parametrize(
@@ -229,10 +230,8 @@ NO_FLOAT = "x must be float32, float16 or bfloat16 in native byte order, got {}"
         ("text", NO_ARRAY.format("str")),
         (1.0, NO_ARRAY.format("float")),
         (np.ones(4), NO_FLOAT.format("float64")),
-        (
-            np.ma.masked_less(np.ones((1, 32), np.float32), 2),
-            "x must not have a mask, which would be ignored; fill the masked array",
-        ),
+        (np.ma.masked_less(np.ones((1, 32), np.float32), 2), MASKED),
+        (np.ma.masked_array(np.ones((1, 32), np.float32)), MASKED),
         (np.ones(4, np.int32), NO_FLOAT.format("int32")),
         (np.ones(4, np.uint8), NO_FLOAT.format("uint8")),
         (np.ones(4, ">f4"), NO_FLOAT.format(">f4")),

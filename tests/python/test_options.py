@@ -132,15 +132,46 @@ def test_every_value_of_scale_and_amax_is_taken(option: str, value: float) -> No
     assert all(bytes_of(q) == bytes_of(made[0]) for q in made)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_int_that_no_float_holds_is_infinite(sign: int) -> None:
+    for value in (10**40, 10**400):
+        q = nf.quantize(X, "fp8_e4m3", amax=sign * value)
+        assert bytes_of(q) == bytes_of(nf.quantize(X, "fp8_e4m3", amax=sign * np.inf))
+
+
 @pytest.mark.parametrize("seed", [2**24 + 1, 2**40, 2**63 - 1, 2**64 - 1])
 def test_seeds_of_numpy_are_integers(seed: int) -> None:
-    types = [int, np.uint64] + [np.int64] * (seed < 2**63)
+    types = [int, np.uint64, lambda value: np.array(value, np.uint64)]
+    types += [np.int64] * (seed < 2**63)
     made = [
         nf.quantize(X, "nvfp4", stochastic_rounding=True, seed=as_type(seed), offset=as_type(seed))
         for as_type in types
     ]
     assert {q.spec for q in made} == {f"nvfp4:offset={seed},seed={seed},stochastic_rounding=1"}
     assert all(bytes_of(q) == bytes_of(made[0]) for q in made)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (3.0, TypeError, "must be an int, got 3.0 of type float"),
+        (2.0**53, TypeError, "must be an int, got 9007199254740992.0 of type float"),
+        (
+            np.float32(16777217),
+            TypeError,
+            f"must be an int, got {np.float32(16777216)!r} of type float32",
+        ),
+        (np.ones(1), TypeError, "must be an int, got array([1.]) of type ndarray"),
+        ("3", TypeError, "must be an int, got '3' of type str"),
+        (True, TypeError, "must be an int, got True of type bool"),
+        (2**64, ValueError, f"must be an integer from 0 to 2^64 - 1, got {2**64}"),
+        (np.int64(-1), ValueError, "must be an integer from 0 to 2^64 - 1, got -1"),
+    ],
+)
+@pytest.mark.parametrize("option", ["seed", "offset", "rht_sign_mask"])
+def test_integers_are_ints(option: str, value: object, error: type, message: str) -> None:
+    with raises(error, f"quantize: {option} {message}"):
+        nf.quantize(X, "nvfp4", **{option: value})
 
 
 def test_directions_are_bools_of_numpy_too() -> None:

@@ -209,6 +209,12 @@ nb::tuple StateOf(const QuantizedTensor& tensor) {
                         DTypeObject(tensor.dtype), BufferDict(tensor));
 }
 
+/// Returns how pickles of every protocol make the tensor again; object's own needs protocol 2.
+nb::tuple ReduceTensor(nb::handle self) {
+  return nb::make_tuple(nb::module_::import_("copyreg").attr("__newobj__"),
+                        nb::make_tuple(self.type()), self.attr("__getstate__")());
+}
+
 /// Constructs `tensor`, which has no value yet.
 /// Errors: TypeError for what __getstate__ does not return.
 void SetState(QuantizedTensor& tensor, const nb::tuple& state) {
@@ -260,6 +266,7 @@ void RegisterQuantizedTensor(nb::module_& module) {
           "Refuses NumPy's conversion, which would make an array of objects.")
       .def("__getstate__", &StateOf)
       .def("__setstate__", &SetState)
+      .def("__reduce__", &ReduceTensor)
       .def("__repr__", &Repr);
 }
 

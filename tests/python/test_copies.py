@@ -26,7 +26,8 @@ def assert_same(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> None:
 @pytest.mark.parametrize("columnwise", [False, True])
 def test_pickles_and_copies_have_the_bytes(scheme: str, columnwise: bool) -> None:
     q = nf.quantize(X, scheme, columnwise=columnwise)
-    for made in (pickle.loads(pickle.dumps(q)), copy.deepcopy(q), copy.copy(q)):
+    pickled = [pickle.dumps(q, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for made in (*map(pickle.loads, pickled), copy.deepcopy(q), copy.copy(q)):
         assert_same(made, q)
         assert made.dequantize().tobytes() == q.dequantize().tobytes()
     deep = copy.deepcopy(q)

@@ -21,7 +21,7 @@ from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.grouped_dense import grouped_dense
 from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage, normalize_dims
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage, normalize_dims, split_dims
 
 
 def dense(
@@ -39,10 +39,11 @@ def dense(
     order; bias has the others of kernel. The result has the dtype of x.
     quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
     after the step, to be put in the place of the old one: that is how delayed scales move on.
-    Errors: as quantize(); ValueError if other dimensions are contracted, bias has another shape, or
-    blocks are wanted and a direction is not quantized.
+    Errors: as quantize(); TypeError unless contracting_dims are two sequences of ints; ValueError
+    if other dimensions are contracted, bias has another shape, or blocks are wanted and a direction
+    is not quantized.
     """
-    of_x, of_kernel = (tuple(dims) for dims in contracting_dims)
+    of_x, of_kernel = split_dims("dense", contracting_dims)
     count = len(of_x)
     found = (
         normalize_dims("dense", "x", of_x, x.ndim),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax
 from jax.typing import DTypeLike
 
+from narrowfloat.jax._arguments import check_array
 from narrowfloat.jax.backward import (
     kept_for_backward,
     refuse_missing,
@@ -22,7 +23,7 @@ from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_q
 from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage, split_dims
 
 ROWS, COLUMNS = (0,), (1,)
 _Quantizer = GroupedQuantizer | None
@@ -46,11 +47,13 @@ def grouped_dense(
     may be 0; the result is (M, N), of preferred_element_type or the type of x.
     Under differentiation the products of the gradients are quantized too; as dense() otherwise,
     with grouped quantizers. precision: sums are float32 in any case.
-    Errors: ValueError for other contracted dimensions; NotImplementedError for group_offset or
+    Errors: TypeError if group_sizes is not an array, or contracting_dims are not two sequences of
+    ints; ValueError for other contracted dimensions; NotImplementedError for group_offset or
     kernel_fsdp_info; JaxRuntimeError for sizes that are negative or do not add up; as
     grouped_quantize() and grouped_gemm().
     """
-    if tuple(map(tuple, contracting_dims)) != (COLUMNS, COLUMNS):
+    check_array("grouped_dense", "group_sizes", group_sizes)
+    if split_dims("grouped_dense", contracting_dims) != (COLUMNS, COLUMNS):
         raise ValueError(
             f"grouped_dense: contracting_dims must be ((1,), (1,)), got {contracting_dims}"
         )

@@ -80,6 +80,56 @@ def test_dimensions_of_grouped_products() -> None:
     assert grouped_gemm(OF_GROUPS, WEIGHTS, ((-1,), (-2,))).shape == (64, 96)
 
 
+@pytest.mark.parametrize("dims", [(1, 0), ((1,),), ((1,), "0"), ((1.0,), (0,)), ((True,), (0,)), 1])
+def test_dimensions_of_products_are_sequences_of_ints(dims: object) -> None:
+    calls: dict[str, Callable] = {
+        "gemm": lambda: gemm(A, B, contracting_dims=dims),
+        "dense": lambda: dense(A, B, contracting_dims=dims),
+        "grouped_gemm": lambda: grouped_gemm(OF_GROUPS, WEIGHTS, dims),
+        "grouped_dense": lambda: grouped_dense(A, WEIGHTS.data, SIZES, dims),
+    }
+    for verb, call in calls.items():
+        message = f"{verb}: contracting_dims must be two sequences of ints, got {dims!r}"
+        refused(call, TypeError, message)
+
+
+@pytest.mark.parametrize("axis", ["a", True, 1.0, None])
+def test_an_axis_is_an_int(axis: object) -> None:
+    message = f"quantize: flatten_axis must be an int, got {axis!r}"
+    quantizer = make(MXFP8, "float8_e4m3fn", BOTH)
+    for call in (
+        lambda: quantize(A, quantizer, axis),
+        lambda: fake_quantize(A, quantizer, axis),
+        lambda: fake_quantize(A, "mxfp8_e4m3", axis),
+        lambda: grouped_quantize(A, None, SIZES, axis),
+    ):
+        refused(call, TypeError, message)
+    by_int, by_numpy = (quantize(A, quantizer, of) for of in (1, np.int64(1)))
+    assert by_int.rowwise_tensor.flatten_axis == by_numpy.rowwise_tensor.flatten_axis == 1
+
+
+@pytest.mark.parametrize("by", ["quantizer", "text"])
+def test_inputs_are_arrays(by: str) -> None:
+    quantizer = "mxfp8_e4m3" if by == "text" else make(MXFP8, "float8_e4m3fn", BOTH)
+    for x, got in ((2.0, "float"), ([[1.0, 2.0]], "list"), (None, "NoneType")):
+        message = f"fake_quantize: x must be an array, got {got}"
+        refused(lambda x=x: fake_quantize(x, quantizer), TypeError, message)
+        message = f"grouped_quantize: x must be an array, got {got}"
+        refused(lambda x=x: grouped_quantize(x, of_groups(MXFP8), SIZES), TypeError, message)
+    host = np.asarray(A) * 3
+    np.testing.assert_array_equal(fake_quantize(host, quantizer), host)  # codes hold 3
+
+
+def test_sizes_are_arrays() -> None:
+    for sizes, got in (([32, 32], "list"), ((32, 32), "tuple"), (5, "int")):
+        message = f"grouped_quantize: group_sizes must be an array, got {got}"
+        for quantizer in (of_groups(MXFP8), None):
+            call = lambda sizes=sizes, by=quantizer: grouped_quantize(A, by, sizes)  # noqa: E731
+            refused(call, TypeError, message)
+        message = f"grouped_dense: group_sizes must be an array, got {got}"
+        refused(lambda sizes=sizes: grouped_dense(A, WEIGHTS.data, sizes), TypeError, message)
+
+
 @pytest.mark.parametrize("by", ["quantizer", "text"])
 def test_where_fake_quantize_splits(by: str) -> None:
     quantizer = "mxfp8_e4m3" if by == "text" else make(MXFP8, "float8_e4m3fn", BOTH)
@@ -126,9 +176,10 @@ def test_dtypes_of_sizes(mode: ScalingMode) -> None:
     sizes = SIZES.astype(jnp.int8)
     message = "grouped_quantize: group_sizes must be int32, got int8"
     refused(lambda: grouped_quantize(A, of_groups(mode), sizes), TypeError, message)
+    refused(lambda: grouped_quantize(A, None, sizes), TypeError, message)
+    refused(lambda: grouped_dense(A, WEIGHTS.data, sizes), TypeError, message)
     message = "grouped_amax: group_sizes must be int32, got int8"
     refused(lambda: grouped_amax(A, sizes), TypeError, message)
-    refused(lambda: grouped_dense(A, WEIGHTS.data, sizes), TypeError, message)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 3), (0, 4), (0,), (), (1, 1, 4), (3,), (8,)])

@@ -205,9 +205,10 @@ def test_tensors_and_quantizers_are_pytrees(mode: ScalingMode, dtype: str) -> No
 def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
     """1 == True when JAX looks up what it compiled; each attribute has one type here."""
     x = hostile((32, 64))
-    for axis in (1, True, np.int32(1)):
+    for axis, is_dbias in ((1, True), (np.int32(1), 1), (np.int64(1), np.True_)):
         quantizer = make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", BOTH)
-        assert_numpy_bytes(quantize(jnp.asarray(x), quantizer, axis), x, quantizer)
+        found = quantizer.quantize_dbias(jnp.asarray(x), flatten_axis=axis, is_dbias=is_dbias)[0]
+        assert_numpy_bytes(found, x, quantizer)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
     TensorUsage,
     check_static,
     normalize_dims,
+    split_dims,
 )
 from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
 
@@ -59,10 +60,10 @@ def gemm(
     fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
     dimensions, or broadcasts to it.
     dtype: of the result, that of lhs if None; sums are float32.
-    Errors: ValueError if a direction that is read is not there, or contracting_dims or the shape of
-    bias do not fit.
+    Errors: TypeError unless contracting_dims are two sequences of ints; ValueError if a direction
+    that is read is not there, or contracting_dims or the shape of bias do not fit.
     """
-    of_lhs, of_rhs = contracting_dims
+    of_lhs, of_rhs = split_dims("gemm", contracting_dims)
     dims = [
         normalize_dims("gemm", "lhs", of_lhs, lhs.ndim),
         normalize_dims("gemm", "rhs", of_rhs, rhs.ndim),

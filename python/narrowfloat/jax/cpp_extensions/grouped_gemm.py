@@ -18,7 +18,12 @@ from narrowfloat.jax.primitives.gemm import GroupedFactor, Side, multiply_groups
 from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage, check_static, normalize_dims
+from narrowfloat.jax.quantize.scaling_modes import (
+    TensorUsage,
+    check_static,
+    normalize_dims,
+    split_dims,
+)
 from narrowfloat.jax.quantize.tensor import (
     GroupedNoScaleTensor,
     GroupedScaledTensor1x,
@@ -47,15 +52,16 @@ def grouped_gemm(
     bias: (G, N), added to the rows of each group. preferred_element_type: of the result; None is
     the type of lhs. quantizer_set: its x and kernel quantize operands that are plain yet.
     precision: sums are float32 in any case. group_offset: must be None.
-    Errors: ValueError for other contracted dimensions, or if one operand is quantized and the other
-    is plain; NotImplementedError for a group_offset; JaxRuntimeError if sizes do not add up.
+    Errors: TypeError unless contracting_dims are two sequences of ints; ValueError for other
+    contracted dimensions, or if one operand is quantized and the other is plain;
+    NotImplementedError for a group_offset; JaxRuntimeError if sizes do not add up.
     """
     if group_offset is not None:
         raise NotImplementedError("grouped_gemm: group_offset is not supported")
     of_lhs, of_rhs = (
         cast(GroupedQuantizer | None, q) for q in (quantizer_set.x, quantizer_set.kernel)
     )
-    lhs_dims, rhs_dims = contracting_dims
+    lhs_dims, rhs_dims = split_dims("grouped_gemm", contracting_dims)
     lhs_dims = normalize_dims("grouped_gemm", "lhs", lhs_dims, lhs.ndim)
     rhs_dims = normalize_dims("grouped_gemm", "rhs", rhs_dims, rhs.ndim)
     lhs = _quantized(lhs, of_lhs, lhs_dims, TensorUsage.LHS)

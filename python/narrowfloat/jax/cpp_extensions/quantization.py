@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from narrowfloat._core import get_dbias_quantize_workspace_sizes
+from narrowfloat.jax._arguments import check_array
 from narrowfloat.jax.cpp_extensions.amax import AmaxScope
 from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
 from narrowfloat.jax.primitives.array_types import check_float, check_sizes
@@ -146,19 +147,21 @@ def grouped_quantize(
     own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
-    is not float32, float16 or bfloat16, or group_sizes that are not int32; JaxRuntimeError if they
-    do not add up.
+    is not an array of float32, float16 or bfloat16, or group_sizes that are not an array of int32;
+    JaxRuntimeError if they do not add up.
     """
+    check_array("grouped_quantize", "x", x)
     if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
         raise ValueError(
             f"grouped_quantize: flatten_axis must be the last axis, got {flatten_axis} for "
             f"{x.ndim} dimensions"
         )
+    if group_sizes is not None:
+        check_sizes("grouped_quantize", group_sizes)
     if quantizer is None:
         return GroupedNoScaleTensor(x, None, group_sizes, None, x.shape)
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
     check_float("grouped_quantize", x.dtype)
-    check_sizes("grouped_quantize", sizes.dtype)
     if sizes.size != len(quantizer.quantizers):
         raise ValueError(
             "grouped_quantize: group_sizes must have one size per quantizer, "

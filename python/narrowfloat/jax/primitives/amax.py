@@ -178,7 +178,7 @@ class GroupedAmaxPrimitive(BasePrimitive):
     @staticmethod
     def abstract(x: ShapedArray, group_sizes: ShapedArray) -> Sequence[ShapedArray]:
         check_float("grouped_amax", x.dtype)
-        check_sizes("grouped_amax", group_sizes.dtype)
+        check_sizes("grouped_amax", group_sizes)
         return [ShapedArray(group_sizes.shape, np.dtype(np.float32))]
 
 

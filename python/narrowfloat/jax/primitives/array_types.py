@@ -16,6 +16,7 @@ from jax.core import ShapedArray
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from narrowfloat.jax._arguments import check_array
 from narrowfloat.jax.quantize.scaling_modes import Shape
 
 
@@ -68,11 +69,9 @@ def check_float(verb: str, dtype: DTypeLike) -> None:
         raise TypeError(f"{verb}: the input must be float32, float16 or bfloat16, got {name}")
 
 
-def check_sizes(verb: str, dtype: DTypeLike) -> None:
-    """Raises TypeError for sizes of groups that are not int32."""
-    name = jax.numpy.dtype(dtype).name
-    if name != "int32":
-        raise TypeError(f"{verb}: group_sizes must be int32, got {name}")
+def check_sizes(verb: str, group_sizes: jax.Array | ShapedArray) -> None:
+    """Raises TypeError for sizes of groups that are not an int32 array."""
+    check_array(verb, "group_sizes", group_sizes, [jax.numpy.int32])
 
 
 @jax.tree_util.register_static

@@ -32,7 +32,7 @@ class GroupedQuantizePrimitive(BasePrimitive):
         x: ShapedArray, scale: ShapedArray, group_sizes: ShapedArray, **static: Any
     ) -> Sequence[ShapedArray]:
         mode, layout, axis = mode_of(static), layout_of(static), static["flatten_axis"]
-        check_sizes("grouped_quantize", group_sizes.dtype)
+        check_sizes("grouped_quantize", group_sizes)
         check_float("grouped_quantize", x.dtype)
         mode.get_scheme(static["out_dtype"])
         scales = mode.get_grouped_scale_shape_2x(x.shape, group_sizes.size, True, axis)

@@ -9,6 +9,7 @@ from typing import Any, cast
 from jax.typing import DTypeLike
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.quantize.metadata import QuantizeMeta, QuantizeMetaSet
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer, Quantizer, create_quantizers
 from narrowfloat.jax.quantize.recipe_config import (
@@ -52,8 +53,10 @@ class QuantizerFactory:
         """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
         class's.
 
-        Errors: ValueError if several grouped ones are asked for.
+        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError if several grouped ones
+        are asked for.
         """
+        check_kind("quantizer", "scaling_mode", scaling_mode, ScalingMode)
         if n_groups is not None and n_quantizers != 1:
             raise ValueError(
                 f"quantizer: n_quantizers must be 1 for a grouped quantizer, got {n_quantizers}"
@@ -96,7 +99,8 @@ class QuantizerFactory:
         over those of the recipe; stochastic rounding needs its `stochastic_rounding_rng_state`.
         is_2x2x: both directions of everything, by default where blocks have one; else rowwise, and
         the kernel in the direction that forward products read. options: of all three.
-        Errors: ValueError for a mode beside a recipe, or dtypes beside one.
+        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError for a mode beside a
+        recipe, or dtypes beside one.
         """
         if scaling_mode is not None and fp8_recipe is not None:
             raise ValueError("quantizer: scaling_mode and fp8_recipe must not both be given")
@@ -106,6 +110,7 @@ class QuantizerFactory:
             if recipe is not None and (fwd_dtype is not None or bwd_dtype is not None):
                 raise ValueError("quantizer: fwd_dtype and bwd_dtype must be None under a recipe")
         else:
+            check_kind("quantizer", "scaling_mode", scaling_mode, ScalingMode)
             modes, forward, backward = (
                 (scaling_mode,) * 3,
                 cast(Any, fwd_dtype),

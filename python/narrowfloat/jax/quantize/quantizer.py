@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.common.recipe import DelayedScaling
+from narrowfloat.jax._arguments import check_array, check_kind, check_number
 from narrowfloat.jax.primitives import amax as amax_calls
 from narrowfloat.jax.primitives.array_types import check_float
 from narrowfloat.jax.primitives.quantize import STATE_WORDS, DBiasQuantizePrimitive
@@ -38,9 +40,10 @@ def compute_scale_from_amax(
 ) -> jax.Array:
     """Returns float32 (1,): the largest code over amax over 2^margin, at most the largest float.
 
-    Where amax is not above 0 or not finite it is `scale`, or 1. Errors: ValueError for a shape
-    other than (1,).
+    Where amax is not above 0 or not finite it is `scale`, or 1. Errors: TypeError if margin is not
+    a number; ValueError for a shape other than (1,).
     """
+    check_number("compute_scale_from_amax", "margin", margin)
     if amax.shape != (1,):
         raise ValueError(f"compute_scale_from_amax: amax must have shape (1,), got {amax.shape}")
     scale = jnp.ones((1,), jnp.float32) if scale is None else scale
@@ -76,7 +79,8 @@ class Quantizer:
     """A dtype of codes, a scaling mode and the directions wanted; subclasses keep their state.
 
     data_layout: a letter for rowwise and one for colwise data, N as the input, T transposed.
-    Errors: ValueError if the mode has no codes of that dtype.
+    Errors: TypeError for a mode or a layout of another class; ValueError if the mode has no codes
+    of that dtype.
     """
 
     q_dtype: DTypeLike
@@ -86,6 +90,8 @@ class Quantizer:
     checkpoint_name: str | None = None
 
     def __post_init__(self) -> None:
+        check_kind("quantizer", "scaling_mode", self.scaling_mode, ScalingMode)
+        check_kind("quantizer", "q_layout", self.q_layout, QuantizeLayout)
         self.q_dtype = np.dtype(jnp.dtype(element_dtype(self.q_dtype)))
         self.scaling_mode.get_scheme(self.q_dtype)
 
@@ -186,8 +192,15 @@ class Quantizer:
 
 
 def _amax_of(x: NoScaleTensor) -> jax.Array:
+    """Returns float32 (1,): the amax that `x` carries, or that of its data.
+
+    Errors: TypeError or ValueError for an amax that is not an array of one item.
+    """
     if x.amax is None:
         return amax_calls.calculate_amax(x.data)
+    check_array("quantize", "amax", x.amax)
+    if math.prod(x.amax.shape) != 1:
+        raise ValueError(f"quantize: amax must have one item, got shape {x.amax.shape}")
     return x.amax.astype(jnp.float32).reshape((1,))
 
 
@@ -214,7 +227,9 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
 
     scale: float32 (1,), what the next tensor is multiplied by; amax_history: float32, the newest
     last, item 0 empty. Both are replaced by update(); under jit they are traced with the rest, so
-    return the quantizer to keep them.
+    return the quantizer to keep them. amax_compute_algo: its value serves too, "max".
+    Errors: TypeError if margin is not a number; ValueError for another algorithm. Quantizing raises
+    them for a state of another dtype or shape.
     """
 
     scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING
@@ -225,11 +240,37 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
         default_factory=lambda: jnp.zeros((DelayedScaling.amax_history_len,), jnp.float32)
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("quantizer", "margin", self.margin)
+        try:
+            self.amax_compute_algo = AmaxComputeAlgo(self.amax_compute_algo)
+        except ValueError:
+            known = " or ".join(repr(algorithm.value) for algorithm in AmaxComputeAlgo)
+            raise ValueError(
+                f"quantizer: amax_compute_algo must be {known}, got {self.amax_compute_algo!r}"
+            ) from None
+
+    def _check_state(self) -> None:
+        check_array("quantize", "scale", self.scale, [jnp.float32])
+        if self.scale.shape != (1,):
+            raise ValueError(f"quantize: scale must have shape (1,), got {self.scale.shape}")
+        history = self.amax_history
+        check_array("quantize", "amax_history", history, [jnp.float32])
+        if len(history.shape) != 1 or history.shape[0] == 0:
+            raise ValueError(
+                "quantize: amax_history must have one dimension and one or more items, got shape "
+                f"{history.shape}"
+            )
+
     @property
     def scale_in_use(self) -> jax.Array:
         """The scale, or 1 in place of 0, which no tensor has: the gradient of a set that a step did
         not use is a state of zeros, and so a new one.
+
+        Errors: TypeError or ValueError for a state that update() cannot have made.
         """
+        self._check_state()
         # A comparison of floats, which LLVM makes of a test for both zeros too, flushes subnormals.
         bits = jax.lax.bitcast_convert_type(self.scale, jnp.uint32)
         return jnp.where(bits == 0, 1, self.scale)

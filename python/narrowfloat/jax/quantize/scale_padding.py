@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from narrowfloat import _core
 from narrowfloat.jax.quantize.scaling_modes import (
@@ -18,10 +19,14 @@ Matrix = tuple[int, int]
 
 
 def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
-    """Returns the matrix `content` of scales at the beginning of one of zeros, `stored`."""
+    """Returns the matrix `content` of scales at the beginning of one of zeros, `stored`.
+
+    Takes any dtype, so that the handler can name a wrong one.
+    """
     if content == stored:
         return scale_inv.reshape(stored)
-    bits = jax.lax.bitcast_convert_type(scale_inv.reshape(content), jnp.uint8)
+    word = np.dtype(f"u{scale_inv.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(scale_inv.reshape(content), word)
     margins = [(0, size - used) for size, used in zip(stored, content, strict=True)]
     return jax.lax.bitcast_convert_type(jnp.pad(bits, margins), scale_inv.dtype)
 

@@ -21,6 +21,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat.common.dtypes import element_dtype
+from narrowfloat.jax._arguments import check_array, integer_of
 
 _enum: Any = IntEnum  # type checkers know the members of literals only
 JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
@@ -33,9 +34,10 @@ Spec = tuple[str | CompoundFactor, ...]
 def normalize_axis(flatten_axis: int, ndim: int) -> int:
     """Returns `flatten_axis` counted from the front.
 
-    Errors: ValueError unless it splits the dimensions.
+    Errors: TypeError unless it is an int; ValueError unless it splits the dimensions.
     """
-    axis = flatten_axis + ndim if flatten_axis < 0 else flatten_axis
+    given = integer_of("quantize", "flatten_axis", flatten_axis)
+    axis = given + ndim if given < 0 else given
     if not 0 < axis < ndim:
         raise ValueError(
             "quantize: flatten_axis must split the dimensions in two, got "
@@ -56,6 +58,23 @@ def check_static(verb: str, shape: Sequence[int]) -> None:
     """
     if not is_static(shape):
         raise ValueError(f"{verb}: shapes must be static, got {tuple(shape)}")
+
+
+def split_dims(verb: str, contracting_dims: Sequence[Sequence[int]]) -> tuple[Shape, Shape]:
+    """Returns the contracted dimensions of the two operands of a product, as they are counted.
+
+    Errors: TypeError unless they are two sequences of ints.
+    """
+    try:
+        of_lhs, of_rhs = (
+            tuple(integer_of(verb, "contracting_dims", dim) for dim in dims)
+            for dims in contracting_dims
+        )
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{verb}: contracting_dims must be two sequences of ints, got {contracting_dims!r}"
+        ) from None
+    return of_lhs, of_rhs
 
 
 def normalize_dims(verb: str, operand: str, dims: Sequence[int], ndim: int) -> Shape:
@@ -235,6 +254,14 @@ class ScalingMode(Enum):
         if self is ScalingMode.NO_SCALING:
             return jnp.dtype(jnp.float32)
         return jnp.dtype(_core.scale_dtype_of(self.get_scheme()))
+
+    def check_scale_inv(self, scale_inv: jax.Array) -> None:
+        """Raises TypeError unless an array has the dtype of the mode's scales; uint8 serves for
+        E8M0.
+        """
+        dtype = self.get_scale_dtype()
+        dtypes = (dtype, jnp.uint8) if dtype == jnp.float8_e8m0fnu else (dtype,)
+        check_array("quantize", f"scale_inv of {self.name}", scale_inv, dtypes)
 
     def get_data_layout(self) -> str:
         """Returns the layouts of rowwise and of columnwise data: N as the input, T transposed."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.quantize.scaling_modes import (
     ScalingMode,
     Shape,
@@ -159,10 +160,12 @@ class ScaledTensor1x(ScaledTensor):
     has_rht_applied: bool = False
 
     def __post_init__(self) -> None:
+        check_kind("quantize", "scaling_mode", self.scaling_mode, ScalingMode)
         axis = normalize_axis(self.flatten_axis, self.data.ndim)
         if self.scaling_mode is ScalingMode.NO_SCALING:
             self.scale_inv = jnp.empty((0,), jnp.float32)
             return
+        self.scaling_mode.check_scale_inv(self.scale_inv)
         of_input = self.data.ndim - axis if self.data_layout == "T" else axis
         shapes = {
             self.scaling_mode.get_scale_shape(
@@ -255,6 +258,11 @@ class GroupedScaledTensor1x(ScaledTensor):
     flatten_axis: int
     original_shape: Shape
     pre_swizzled: bool = False
+
+    def __post_init__(self) -> None:
+        check_kind("quantize", "scaling_mode", self.scaling_mode, ScalingMode)
+        if self.scaling_mode is not ScalingMode.NO_SCALING:
+            self.scaling_mode.check_scale_inv(self.scale_inv)
 
     @property
     def ndim(self) -> int:

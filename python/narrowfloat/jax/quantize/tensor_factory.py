@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from narrowfloat.jax._arguments import check_array
 from narrowfloat.jax.quantize.dequantizer import dequantize_grouped, dequantize_tensor
 from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
 from narrowfloat.jax.quantize.tensor import (
@@ -43,8 +44,10 @@ class ScaledTensorFactory:
         given.
 
         `flatten_axis` and `original_shape` are those of the input; amax is zero if None.
-        Errors: ValueError if groups come without original_shape, or scale_inv has another shape.
+        Errors: TypeError if data is not an array, or scale_inv does not have the mode's dtype;
+        ValueError if groups come without original_shape, or scale_inv has another shape.
         """
+        check_array("quantize", "data", data)
         dq_dtype = jnp.dtype(dq_dtype)
         if first_dims is None and last_dims is None and original_shape is None:
             axis = normalize_axis(flatten_axis, data.ndim)

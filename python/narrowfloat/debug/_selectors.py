@@ -16,6 +16,10 @@ def _is_names(value: object) -> bool:
     )
 
 
+def _is_types(value: object) -> bool:
+    return value == "all" or _is_names(value)
+
+
 def _is_numbers(value: object) -> bool:
     if isinstance(value, str):
         return value.lower() == "all"
@@ -40,7 +44,7 @@ def _is_pattern(value: object) -> bool:
 SELECTORS: dict[str, tuple[Callable[[object], bool], str]] = {
     "exact_layer_names": (_is_names, "a list of names"),
     "layer_name_regex_pattern": (_is_pattern, "a regular expression"),
-    "layer_types": (_is_names, "a list of parts of names"),
+    "layer_types": (_is_types, 'a list of parts of names, or "all"'),
     "layer_numbers": (_is_numbers, 'a list of numbers and "first-last", or "all"'),
 }
 ALONE = ("exact_layer_names", "layer_name_regex_pattern")
@@ -117,7 +121,8 @@ def _without_layer(
                 yield f"layers: exact_layer_names: there is no layer {name}"
         return
     if layers.get("layer_name_regex_pattern") is None:
-        for part in layers.get("layer_types") or ():
+        types = layers.get("layer_types") or ()
+        for part in () if types == "all" else types:
             if part != "all" and not any(part in name for name in names):
                 yield f"layers: layer_types: no layer has {part} in its name"
     if not selected:

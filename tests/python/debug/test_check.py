@@ -154,7 +154,10 @@ WRONG_LAYERS = {
                 f"{SELECTORS}"),
     "nothing": ({"layer_numbers": None}, "layers: layer_numbers is a list of numbers"),
     "bare type": ({"layer_types": "fc1"}, "layers: layer_types is a list of parts of names"),
-    "no type": ({"layer_types": []}, "layers: layer_types is a list of parts of names, got []"),
+    "part of a word": ({"layer_types": "small"}, "layers: layer_types is a list of parts of names, "
+                       "or \"all\", got 'small'"),
+    "no type": ({"layer_types": []}, "layers: layer_types is a list of parts of names, or \"all\", "
+                "got []"),
     "bare number": ({"layer_numbers": 3}, "layers: layer_numbers is a list of numbers"),
     "turned range": ({"layer_numbers": ["5-3"]}, "layers: layer_numbers is a list of numbers"),
     "bad pattern": ({"layer_name_regex_pattern": "("}, "layers: layer_name_regex_pattern is a "
@@ -197,6 +200,13 @@ def test_layers_that_match_nothing_or_stop_the_host(name: str) -> None:
     layers, messages = MISSES[name]
     found = problems(config({"FakeQuant": FAKE}, layers), NAMES)
     assert found == [f"section a: {message}" for message in messages]
+
+
+@pytest.mark.parametrize("types", ["all", ["all"]])
+def test_all_layers_are_selected_by_name(types: object) -> None:
+    report = check(config({"FakeQuant": FAKE}, {"layer_types": types}), NAMES)
+    assert report.problems == []
+    assert text(report).count(": section a") == len(NAMES)
 
 
 def test_layers_that_match_twice() -> None:

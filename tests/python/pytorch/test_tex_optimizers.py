@@ -252,6 +252,14 @@ def test_constants_are_rounded_to_float32() -> None:
             "multi_tensor_scale: needs 2 lists of equal length, got lengths [2, 1]",
         ),
         (
+            lambda x: tex.multi_tensor_l2norm(64, NO_FLAG, [[]]),
+            "multi_tensor_l2norm: needs at least one tensor, got an empty list",
+        ),
+        (
+            lambda x: tex.multi_tensor_unscale_l2norm(64, NO_FLAG, [[]], x, True),
+            "multi_tensor_unscale_l2norm: needs at least one tensor, got an empty list",
+        ),
+        (
             lambda x: tex.multi_tensor_sgd(
                 64, NO_FLAG, [[x], [x[:2]], [x]], 0, 0, 0, LR, False, False, False, 1.0
             ),

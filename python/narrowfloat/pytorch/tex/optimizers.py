@@ -317,6 +317,8 @@ def _norms(
     entry: str, noop_flag: Tensor, lists: Lists, scale: Tensor | None, per_tensor: bool | None
 ) -> tuple[Tensor, Tensor]:
     _check_lists(entry, lists, 1)
+    if not lists[0]:
+        raise ValueError(f"{entry}: needs at least one tensor, got an empty list")
     values = [t.float() if scale is None else t.float() * scale for t in lists[0]]
     norms = torch.stack([torch.linalg.vector_norm(value) for value in values])
     if not bool(torch.isfinite(norms).all()):

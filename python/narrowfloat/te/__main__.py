@@ -18,7 +18,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m narrowfloat.te",
         description="Runs a script that was written for TransformerEngine and CUDA on the CPU. "
-        "The script, the modules in its folder and TransformerEngine are rewritten in memory.",
+        "The script, the modules in its folder and TransformerEngine are rewritten in memory. "
+        "Words of ARGS that are a device or nccl, alone or after =, become cpu and gloo.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -67,7 +68,7 @@ def run_script(script: Path, arguments: list[str]) -> None:
     """
     folder = script.resolve().parent
     SETTINGS.folders.add(folder)
-    sys.argv = [str(script), *map(_import_hook.rewrite_argument, arguments)]
+    sys.argv = [str(script), *_import_hook.rewrite_arguments(arguments)]
     main = types.ModuleType("__main__")
     main.__file__ = str(script)
     loader = _import_hook.RewritingLoader("__main__", str(script))

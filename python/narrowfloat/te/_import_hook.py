@@ -33,7 +33,8 @@ AROUND: dict[str, Callable[[ModuleType, Callable[[], None]], None]] = {}
 # Functions that run after the import of a module that is not rewritten: name -> function of the
 # module.
 AFTER: dict[str, Callable[[ModuleType], None]] = {}
-# Called with each rewritten file's path and what was replaced in it.
+# Called with each rewritten file's path and what was replaced in it; with "argument" and the words
+# of the command line, numbered from 1.
 OBSERVERS: list[Callable[[str, list[Rewrite]], None]] = []
 
 
@@ -86,8 +87,20 @@ def supplied_by(name: str) -> str | None:
     return SUPPLIED.get(name) or SUPPLIED.get(name.rpartition(".")[0] + ".")
 
 
-def rewrite_argument(text: str) -> str:
-    """Returns an argument of a program with the device or backend that it names replaced."""
+def rewrite_arguments(arguments: list[str]) -> list[str]:
+    """Returns a program's arguments, devices and backends replaced as in its texts.
+
+    Programs compare them with texts of their own. Shows the rewrites to the observers.
+    """
+    rewritten = list(map(_rewrite_argument, arguments))
+    pairs = enumerate(zip(arguments, rewritten, strict=True), start=1)
+    made = [Rewrite(index, before, after) for index, (before, after) in pairs if before != after]
+    for observer in OBSERVERS:
+        observer("argument", made)
+    return rewritten
+
+
+def _rewrite_argument(text: str) -> str:
     name, equals, value = text.rpartition("=")
     statement = ast.Expr(ast.Constant(value, lineno=1, col_offset=0))
     rewrite(ast.Module([statement], []))

@@ -30,7 +30,11 @@ def test_a_script_and_what_lies_beside_it_run_on_the_cpu(run: Run, tmp_path: Pat
 
 def test_explain_lists_every_rewrite_with_its_place(run: Run, tmp_path: Path) -> None:
     write(tmp_path, {"train.py": SCRIPT, "beside.py": BESIDE})
-    lines = run("-m", "narrowfloat.te", "--explain", "train.py").stderr.splitlines()
+    words = "--device=cuda:0", "--out", "./cuda", "nccl"
+    done = run("-m", "narrowfloat.te", "--explain", "train.py", *words)
+    assert done.stdout.endswith("['--device=cpu', '--out', './cuda', 'gloo']\n")
+    lines = done.stderr.splitlines()
+    assert lines[:2] == ["argument:1: --device=cuda:0 -> --device=cpu", "argument:4: nccl -> gloo"]
     assert "train.py:6: 'cuda' -> 'cpu'" in lines
     assert "train.py:8: x.is_cuda -> x.is_cpu" in lines
     assert any(

@@ -141,13 +141,18 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
     vars(module)["load_framework_extension"] = load_framework_extension
 
 
+def has_compiler() -> bool:
+    """Returns whether TransformerEngine's own functions are compiled."""
+    return bool(int(os.environ["NVTE_TORCH_COMPILE"]))
+
+
 def run_fused(module: ModuleType, run: Callable[[], None]) -> None:
     """Runs transformer_engine.pytorch.jit, whose functions a GPU's compiler makes one kernel each.
 
     Without that compiler they work in float32 and round their results, as such a kernel does.
     """
     run()
-    if int(os.environ["NVTE_TORCH_COMPILE"]):
+    if has_compiler():
         return
     from narrowfloat.te._fused import in_float32
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites the syntax tree of a module that was written for CUDA, so that it runs on the CPU.
 
-_rules.py lists what is replaced. Line numbers stay those of the source.
+_rules.py lists what is replaced, and where a text stays. Line numbers are those of the source.
 """
 
 import ast
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-from narrowfloat.te._rules import RULES, Context
+from narrowfloat.te._rules import RULES, RULES_OF_TEXTS, Context, Rule, keys_of
 
 
 class Rewrite(NamedTuple):
@@ -32,9 +33,10 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.done: list[Rewrite] = []
+        self.keys: dict[int, ast.expr] = {}  # by id(); holds them, so that no id is used twice
 
     def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt]:
-        for rule in RULES.get(type(node), ()):
+        for rule in self._rules(node):
             replacement = rule(node, self.context)
             if replacement is not None:
                 return self._replace(node, replacement)
@@ -48,6 +50,16 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return node
         return self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        self.keys.update((id(key), key) for key in keys_of(node))
+        return super().generic_visit(node)
+
+    def _rules(self, node: ast.AST) -> Iterator[Rule]:
+        """Yields the rules for a node; those of texts are not for keys."""
+        for rule in RULES.get(type(node), ()):
+            if rule not in RULES_OF_TEXTS or id(node) not in self.keys:
+                yield rule
 
     def _replace(
         self, node: ast.AST, replacement: ast.AST | list[ast.stmt]

@@ -26,43 +26,91 @@ _PLACING_ARGUMENTS = {
     "DistributedDataParallel": {"device_ids", "output_device"},
     "DDP": {"device_ids", "output_device"},
 }
-# torch.NAME asks about CUDA; the replacement takes the device's type as its first argument.
-_AUTOCAST = {
-    "is_autocast_enabled": "is_autocast_enabled",
-    "set_autocast_enabled": "set_autocast_enabled",
+# torch.NAME means CUDA when it is called with so many arguments; one more names the device.
+_AUTOCAST_OF_CUDA = {"is_autocast_enabled": 0, "set_autocast_enabled": 1}
+# Paths below torch of what depends on CUDA's dtype of autocast -> our function.
+_AUTOCAST_DTYPES = {
+    ("autocast",): "autocast",
+    ("amp", "autocast"): "autocast",
+    ("get_autocast_dtype",): "get_autocast_dtype",
+    ("set_autocast_dtype",): "set_autocast_dtype",
+}
+_AUTOCAST_DTYPES_OF_CUDA = {
     "get_autocast_gpu_dtype": "get_autocast_dtype",
     "set_autocast_gpu_dtype": "set_autocast_dtype",
 }
+_METHODS = {
+    "cuda": "move",
+    "pin_memory": "pin_memory",
+    "record_stream": "record_stream",
+}
+# Methods of mappings, and our function in the place of `key in mapping`.
+_TAKE_A_KEY = ("contains", "get", "pop", "setdefault")
+_DEVICE_KEYWORDS = ("device", "device_type", "map_location")
 _BATCHED_PRODUCTS = ("baddbmm", "bmm")
 _JAX_FUNCTIONS = {
     "reduce_precision": "jax.lax.reduce_precision",
     "scaled_matmul": "jax.nn.scaled_matmul",
 }
+_OTHER_FRAMEWORKS = ("flax", "jax", "triton")
 _XLA_PLATFORM = re.compile("CUDA")
 _SPEC_OF_FILE = "importlib.util.spec_from_file_location"
 
 
 class Context(NamedTuple):
-    """A module's names for PyTorch, and the places of its imports that no function holds."""
+    """What a module imports.
 
-    torch_names: frozenset[str]
+    torch_names holds the path below torch of each name, () of torch itself. top_imports are the
+    places of imports that no function holds. uses_torch is False for modules of JAX or Triton.
+    """
+
+    torch_names: dict[str, tuple[str, ...]]
     top_imports: frozenset[tuple[int, int]]
+    uses_torch: bool
 
     @classmethod
     def of(cls, tree: ast.Module) -> "Context":
         """Returns the context of a module."""
-        imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
-        aliases = (alias for node in imports for alias in node.names if alias.name == "torch")
-        names = frozenset({"torch"} | {alias.asname for alias in aliases if alias.asname})
-        return cls(names, frozenset(_places_of_top_imports(tree)))
+        names: dict[str, tuple[str, ...]] = {"torch": ()}
+        roots = set()
+        for path, bound in _imports(tree):
+            root, *rest = path
+            roots.add(root)
+            if root == "torch" and bound:
+                names[bound] = tuple(rest)
+        uses_torch = "torch" in roots or roots.isdisjoint(_OTHER_FRAMEWORKS)
+        return cls(names, frozenset(_places_of_top_imports(tree)), uses_torch)
 
     def is_torch(self, node: ast.AST, *path: str) -> bool:
         """Returns whether an expression is torch.PATH."""
-        for name in reversed(path):
-            if not isinstance(node, ast.Attribute) or node.attr != name:
-                return False
+        rest: list[str] = []
+        while isinstance(node, ast.Attribute):
+            rest.insert(0, node.attr)
             node = node.value
-        return isinstance(node, ast.Name) and node.id in self.torch_names
+        start = self.torch_names.get(node.id) if isinstance(node, ast.Name) else None
+        return start is not None and (*start, *rest) == path
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[list[str], str | None]]:
+    """Yields the path of each name that is imported, and what is bound to it, if anything is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split("."), alias.asname
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield [*node.module.split("."), alias.name], alias.asname or alias.name
+
+
+def keys_of(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields the children of a node that are keys. A text stays there: it need not be a device."""
+    match node:
+        case ast.Dict():
+            yield from (key for key in node.keys if key is not None)
+        case ast.Subscript():
+            yield node.slice
+        case ast.Call(func=ast.Attribute(attr=name), args=[first, *_]) if name in _TAKE_A_KEY:
+            yield first
 
 
 def _places_of_top_imports(node: ast.AST) -> Iterator[tuple[int, int]]:
@@ -140,54 +188,91 @@ def device_object(node: ast.Call, context: Context) -> ast.AST | None:
     return None
 
 
-def move_to_device(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces x.cuda(...) by a function that leaves tensors and modules on the CPU."""
-    owner = _owner(node, "cuda")
-    if owner is None or context.is_torch(owner):
+def tensor_method(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces x.cuda(...) and its like by functions that leave tensors on the CPU.
+
+    They call the method of what is no tensor.
+    """
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    owner = _owner(node, name)
+    if name not in _METHODS or owner is None or context.is_torch(owner):
         return None
-    return ast.Call(_runtime("move"), [owner, *node.args], node.keywords)
+    return ast.Call(_runtime(_METHODS[name]), [owner, *node.args], node.keywords)
 
 
 def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
 
 
-def numbered_move(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces x.to(0) by x.to("cpu")."""
-    if _owner(node, "to") is None or not node.args or not _is_number(node.args[0]):
+def _may_be_device(node: ast.expr, context: Context) -> bool:
+    """Returns False for what is no device for certain, and for what other rules replace."""
+    if isinstance(node, ast.Constant):
+        return _is_number(node)
+    if isinstance(node, ast.Call) and context.is_torch(node.func, "device"):
+        return False
+    name = ast.unparse(node)
+    is_dtype = name.endswith("dtype") or context.is_torch(node, name.rpartition(".")[2])
+    return not is_dtype and not isinstance(node, ast.Starred)
+
+
+def move_to(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces x.to(y) by a function that finds out whether y names a CUDA device."""
+    owner = _owner(node, "to")
+    if owner is None or not context.uses_torch or not node.args:
         return None
-    return ast.Call(node.func, [ast.Constant("cpu"), *node.args[1:]], node.keywords)
+    if not _may_be_device(node.args[0], context):
+        return None
+    return ast.Call(_runtime("to"), [owner, *node.args], node.keywords)
 
 
-def numbered_device(node: ast.keyword, context: Context) -> ast.AST | None:
-    """Replaces device=0 by device="cpu"."""
-    if node.arg == "device" and _is_number(node.value):
-        return ast.keyword(node.arg, ast.Constant("cpu"))
-    return None
+def device_argument(node: ast.keyword, context: Context) -> ast.AST | None:
+    """Replaces device=y by device=place(y), likewise."""
+    if node.arg not in _DEVICE_KEYWORDS or not context.uses_torch:
+        return None
+    if not _may_be_device(node.value, context):
+        return None
+    return ast.keyword(node.arg, ast.Call(_runtime("place"), [node.value], []))
+
+
+def device_within(node: ast.Compare, context: Context) -> ast.AST | None:
+    """Replaces "cuda" in x by a function that looks for "cpu", unless x is a mapping."""
+    (operator, *more), (container, *_) = node.ops, node.comparators
+    if more or not isinstance(operator, ast.In | ast.NotIn) or not context.uses_torch:
+        return None
+    if not _matches(_CUDA_DEVICE, node.left):
+        return None
+    found = ast.Call(_runtime("contains"), [node.left, container], [])
+    return ast.UnaryOp(ast.Not(), found) if isinstance(operator, ast.NotIn) else found
 
 
 def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
     """Makes PyTorch's questions about autocast, which mean CUDA, mean the CPU."""
-    if not isinstance(node.func, ast.Attribute):
+    for name, count in _AUTOCAST_OF_CUDA.items():
+        if context.is_torch(node.func, name) and len(node.args) + len(node.keywords) == count:
+            return ast.Call(node.func, [ast.Constant("cpu"), *node.args], node.keywords)
+    return None
+
+
+def autocast_dtype(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces autocast of CUDA by a function that has CUDA's default, float16."""
+    for name, ours in _AUTOCAST_DTYPES_OF_CUDA.items():
+        if context.is_torch(node.func, name):
+            return ast.Call(_runtime(ours), [ast.Constant("cpu"), *node.args], node.keywords)
+    named = [keyword.value for keyword in node.keywords if keyword.arg == "device_type"]
+    device = next(iter([*node.args, *named]), None)
+    if isinstance(device, ast.Constant) and not _matches(_CUDA_DEVICE, device):
         return None
-    name = node.func.attr
-    takes_type = name == "is_autocast_enabled" and node.args
-    if name not in _AUTOCAST or not context.is_torch(node.func, name) or takes_type:
-        return None
-    if name == "set_autocast_enabled" and len(node.args) + len(node.keywords) > 1:
-        return None
-    function = ast.Attribute(node.func.value, _AUTOCAST[name], ast.Load())
-    return ast.Call(function, [ast.Constant("cpu"), *node.args], node.keywords)
+    for path, ours in _AUTOCAST_DTYPES.items():
+        if context.is_torch(node.func, *path):
+            return ast.Call(_runtime(ours), node.args, node.keywords)
+    return None
 
 
-def stream_mark(node: ast.Call, context: Context) -> ast.AST | None:
-    """Drops x.record_stream(stream): memory of the CPU has no streams."""
-    return None if _owner(node, "record_stream") is None else ast.Constant(None)
-
-
-def pinned_copy(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces x.pin_memory() by x: without a driver no memory is pinned."""
-    return _owner(node, "pin_memory")
+def forked_generator(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces torch.random.fork_rng(...) by a function that forks the CPU's generator."""
+    if context.is_torch(node.func, "random", "fork_rng"):
+        return ast.Call(_runtime("fork_rng"), node.args, node.keywords)
+    return None
 
 
 def pinned_memory(node: ast.keyword, context: Context) -> ast.AST | None:
@@ -233,15 +318,22 @@ def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
 
 
 def cuda_tensor(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces x.is_cuda by x.is_cpu."""
-    return ast.Attribute(node.value, "is_cpu", node.ctx) if node.attr == "is_cuda" else None
-
-
-def cuda_tensor_property(node: ast.FunctionDef, context: Context) -> ast.AST | None:
-    """Renames a property is_cuda that a class of tensors defines to is_cpu."""
-    if node.name != "is_cuda":
+    """Replaces x.is_cuda by a function that returns True for tensors on the CPU."""
+    if node.attr != "is_cuda" or not isinstance(node.ctx, ast.Load):
         return None
-    return ast.FunctionDef(**{**dict(ast.iter_fields(node)), "name": "is_cpu"})
+    return ast.Call(_runtime("is_on_gpu"), [node.value], [])
+
+
+def compiled_function(node: ast.FunctionDef, context: Context) -> ast.AST | None:
+    """Replaces the decorator torch.compile by one that leaves TransformerEngine's own functions."""
+    ours = [context.is_torch(decorator, "compile") for decorator in node.decorator_list]
+    if not any(ours):
+        return None
+    decorators = [
+        _runtime("compile") if mine else decorator
+        for mine, decorator in zip(ours, node.decorator_list, strict=True)
+    ]
+    return ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": decorators})
 
 
 def jax_function(node: ast.Attribute, context: Context) -> ast.AST | None:
@@ -338,23 +430,26 @@ def import_from_dynamo(node: ast.ImportFrom, context: Context) -> list[ast.stmt]
 
 Rule = Callable[[Any, Context], ast.AST | list[ast.stmt] | None]
 
+RULES_OF_TEXTS = (device_text, backend_text, formatted_device, computed_device, filled_device)
+
 RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
     ast.Constant: (device_text, backend_text),
     ast.JoinedStr: (formatted_device,),
     ast.BinOp: (computed_device,),
+    ast.Compare: (device_within,),
     ast.Call: (
         filled_device,
         device_object,
-        move_to_device,
+        tensor_method,
+        move_to,
         autocast_of_cpu,
-        stream_mark,
-        pinned_copy,
+        autocast_dtype,
+        forked_generator,
         placed_process,
-        numbered_move,
         batched_product,
         file_loader,
     ),
-    ast.keyword: (pinned_memory, numbered_device, jax_platform),
+    ast.keyword: (pinned_memory, device_argument, jax_platform),
     ast.Attribute: (
         cuda_module,
         cuda_version,
@@ -364,7 +459,7 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         dynamo_mark,
         jax_function,
     ),
-    ast.FunctionDef: (cuda_tensor_property,),
+    ast.FunctionDef: (compiled_function,),
     ast.ImportFrom: (import_from_cuda, import_of_cuda, import_from_dynamo),
     ast.Import: (renamed_import_of_cuda, import_of_dynamo),
 }

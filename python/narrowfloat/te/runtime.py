@@ -3,7 +3,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -12,19 +12,38 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from narrowfloat.pytorch._slow_products import SLOW_DTYPES
-from narrowfloat.te import _import_hook, cuda, dynamo
+from narrowfloat.te import _host, _import_hook, cuda, dynamo
 
 CPU = cuda.CPU
+# Classes of PyTorch's whose instances are data on a device, and those that cuda() moves.
+_STORED = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
+_DATA = (*_STORED, PackedSequence)
+_MOVED = (*_DATA, torch.nn.Module)
 __all__ = [
+    "autocast",
     "baddbmm",
     "bmm",
     "coalescing_manager",
+    "compile",
+    "contains",
     "cuda",
     "device",
     "dynamo",
+    "fork_rng",
+    "get_autocast_dtype",
+    "is_on_gpu",
     "move",
+    "pin_memory",
+    "place",
+    "record_stream",
+    "set_autocast_dtype",
     "spec_from_file_location",
+    "to",
 ]
+
+
+def _names_gpu(text: str) -> bool:
+    return text.partition(":")[0] == "cuda"
 
 
 def device(
@@ -34,10 +53,36 @@ def device(
     type = named.pop("device", type)
     if isinstance(type, int) or (type is None and index is not None):
         return CPU
-    if isinstance(type, str) and type.partition(":")[0] in ("cpu", "cuda"):
+    if isinstance(type, str) and (_names_gpu(type) or type.partition(":")[0] == "cpu"):
         return CPU
     given = [each for each in (type, index) if each is not None]
     return torch.device(*given)
+
+
+def place(device: object) -> object:
+    """Returns "cpu" for the name or the number of a CUDA device, and the CPU for the device.
+
+    Returns what is none of these as it is.
+    """
+    if isinstance(device, str):
+        return "cpu" if _names_gpu(device) else device
+    if isinstance(device, torch.device):
+        return CPU if device.type == "cuda" else device
+    return "cpu" if isinstance(device, int) and not isinstance(device, bool) else device
+
+
+def contains(name: str, container: Any) -> bool:  # noqa: ANN401  # whatever `in` takes
+    """Returns `name in container`, and whether it holds "cpu" if it is no mapping.
+
+    A text, such as a device's, or a list then holds what was rewritten or is the CPU's.
+    """
+    if isinstance(container, Mapping):
+        return name in container
+    return "cpu" in container or name in container
+
+
+# The functions below do to tensors what there is to do on the CPU, and call the method of anything
+# else. Programs have methods and fields of these names, too.
 
 
 def move(
@@ -45,10 +90,96 @@ def move(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Returns a tensor or module on the CPU; calls the method cuda() of anything else."""
-    if isinstance(thing, torch.Tensor | torch.nn.Module | PackedSequence):
+    """Returns a tensor, a storage or a module on the CPU. Otherwise: calls cuda()."""
+    if isinstance(thing, _MOVED):
         return thing.cpu()
     return thing.cuda(*args, **named)
+
+
+def to(
+    thing: Any,  # noqa: ANN401  # likewise
+    target: object,
+    *args: Any,
+    **named: Any,
+) -> object:
+    """Returns thing.to(target, ...), on the CPU for the name of a CUDA device.
+
+    A number is a device of tensors and modules alone.
+    """
+    if not isinstance(target, int) or isinstance(thing, _MOVED):
+        target = place(target)
+    return thing.to(target, *args, **named)
+
+
+def pin_memory(
+    thing: Any,  # noqa: ANN401  # likewise
+    *args: Any,
+    **named: Any,
+) -> object:
+    """Returns a tensor as it is: without a driver no memory is pinned."""
+    return thing if isinstance(thing, _DATA) else thing.pin_memory(*args, **named)
+
+
+def record_stream(
+    thing: Any,  # noqa: ANN401  # likewise
+    *args: Any,
+    **named: Any,
+) -> object:
+    """Does nothing to a tensor: memory of the CPU has no streams."""
+    return None if isinstance(thing, _DATA) else thing.record_stream(*args, **named)
+
+
+def is_on_gpu(thing: Any) -> object:  # noqa: ANN401  # likewise
+    """Returns True for tensors and storages on the CPU. Otherwise: the attribute."""
+    if isinstance(thing, PackedSequence):
+        thing = thing.data
+    return thing.is_cuda or (isinstance(thing, _STORED) and thing.device.type == "cpu")
+
+
+def compile(function: Callable) -> Callable:
+    """Returns torch.compile(function); TransformerEngine's own functions as they are.
+
+    A compiler need not be there for those, unless NVTE_TORCH_COMPILE asks for it.
+    """
+    is_users = function.__module__.partition(".")[0] != _host.PACKAGE
+    return torch.compile(function) if is_users or _host.has_compiler() else function
+
+
+def fork_rng(
+    devices: object = None, enabled: bool = True, *args: Any, **named: Any
+) -> AbstractContextManager:
+    """Returns torch.random.fork_rng(...), which forks the CPU's generator for any devices."""
+    if named.get("device_type") in (None, "cpu", "cuda"):
+        return torch.random.fork_rng(devices=(), enabled=enabled)
+    return torch.random.fork_rng(devices, enabled, *args, **named)
+
+
+# CUDA's dtype of autocast where autocast is off. The CPU's has another default, bfloat16.
+_autocast_dtype = torch.float16
+
+
+def autocast(
+    device_type: str, dtype: torch.dtype | None = None, *args: Any, **named: Any
+) -> torch.amp.autocast:
+    """Returns torch.autocast(...); of CUDA's dtype on the CPU, unless another one is given."""
+    if place(device_type) == "cpu":
+        device_type, dtype = "cpu", dtype or get_autocast_dtype(device_type)
+    return torch.amp.autocast(device_type, dtype, *args, **named)
+
+
+def get_autocast_dtype(device_type: str) -> torch.dtype:
+    """Returns the dtype of autocast; CUDA's for the CPU."""
+    if place(device_type) != "cpu":
+        return torch.get_autocast_dtype(device_type)
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else _autocast_dtype
+
+
+def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+    """Sets the dtype of autocast; CUDA's for the CPU."""
+    global _autocast_dtype
+    if place(device_type) == "cpu":
+        device_type, _autocast_dtype = "cpu", dtype
+    torch.set_autocast_dtype(device_type, dtype)
 
 
 def bmm(*args: Any, **named: Any) -> torch.Tensor:

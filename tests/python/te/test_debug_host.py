@@ -20,7 +20,7 @@ CONFIG = """
         LogTensorStats:
           enabled: True
           tensors: [activation]
-          stats: [max, min]
+          stats: [max, min, dynamic_range]
           freq: 1
         LogFp8TensorStats:
           enabled: True
@@ -47,7 +47,7 @@ PROGRAM = """
     debug_api.initialize("config.yaml", feature_dirs=[features], log_dir="logs")
     network = torch.nn.Sequential(te.Linear(32, 32), te.Linear(32, 32))
     debug_api.infer_and_assign_layer_names(network.cuda())
-    x = torch.linspace(-2, 3, 1024, device="cuda").reshape(32, 32).requires_grad_()
+    x = torch.linspace(-2, 4, 1024, device="cuda").round().reshape(32, 32).requires_grad_()
     with te.autocast(enabled=True):
         network(x).sum().backward()
     debug_api.step()
@@ -57,7 +57,7 @@ PROGRAM = """
 
 def test_features_log_and_change_layers(run_alone: Run, tmp_path: Path) -> None:
     write(tmp_path, {"config.yaml": CONFIG, "program/train.py": PROGRAM})
-    done = run_alone("-m", "narrowfloat.te", "program/train.py")
+    done = run_alone("-m", "narrowfloat.te", "program/train.py", CXX="no-such-compiler")
     assert done.returncode == 0, done.stderr
     logs = "".join(path.read_text() for path in tmp_path.glob("logs/**/*.log"))
     for line in (
@@ -67,6 +67,7 @@ def test_features_log_and_change_layers(run_alone: Run, tmp_path: Path) -> None:
     ):
         assert line in logs, logs
     values = dict(re.findall(r"(model.0_\w+%?)\s+iteration=0+\s+value=(\S+)", logs))
-    assert float(values["model.0_activation_max"]) == 3
+    assert float(values["model.0_activation_max"]) == 4
     assert float(values["model.0_activation_min"]) == -2
+    assert float(values["model.0_activation_dynamic_range"]) == 2  # log2 of 4 / 1
     assert "model.0_weight_underflows%" in values

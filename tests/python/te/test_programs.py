@@ -36,7 +36,7 @@ def test_explain_lists_every_rewrite_with_its_place(run: Run, tmp_path: Path) ->
     lines = done.stderr.splitlines()
     assert lines[:2] == ["argument:1: --device=cuda:0 -> --device=cpu", "argument:4: nccl -> gloo"]
     assert "train.py:6: 'cuda' -> 'cpu'" in lines
-    assert "train.py:8: x.is_cuda -> x.is_cpu" in lines
+    assert "train.py:8: x.is_cuda -> __narrowfloat_te__.is_on_gpu(x)" in lines
     assert any(
         line.endswith(
             "beside.py:4: torch.ones(1).cuda(0) -> __narrowfloat_te__.move(torch.ones(1), 0)"
@@ -87,6 +87,67 @@ def test_without_arguments_the_script_is_missing(run: Run) -> None:
     done = run("-m", "narrowfloat.te")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("the following arguments are required: SCRIPT")
+
+
+AT_RUN_TIME = """
+    import os
+    from dataclasses import dataclass
+    from typing import NamedTuple
+    import torch
+    import transformer_engine.pytorch
+    from torch import autocast
+
+    name = os.environ["DEVICE"]
+    x = torch.zeros(2, 2, device=name)
+    layer = torch.nn.Linear(2, 2, device=name).to(name)
+    print(x.to(name).device, layer.weight.device, x.is_cuda, name, "cuda" in name)
+
+    class Named(NamedTuple):
+        is_cuda: bool
+
+    @dataclass
+    class Data:
+        is_cuda: bool = True
+
+    class Own:
+        def to(self, n):
+            return n
+
+        def pin_memory(self):
+            return "pinned"
+
+    print(Named(True).is_cuda, Data().is_cuda, Own().to(3), Own().pin_memory())
+    table = {"cuda": 1, "cpu": 2}
+    print(table["cuda"], table[x.device.type], "cuda" in table, table.get("cuda"))
+    with autocast("cuda"):
+        print(layer(x).dtype, torch.get_autocast_dtype("cuda"))
+    with autocast("cpu"):
+        print(layer(x).dtype)
+
+    @torch.compile
+    def graph(x):
+        with torch.autocast(device_type="cuda"):
+            y = layer(x.to(name))
+        return y.to(x.dtype) + torch.ones(2, device=name), y.is_cuda
+
+    torch._dynamo.reset()
+    print(torch.compile(graph._torchdynamo_orig_callable, backend="eager", fullgraph=True)(x)[1])
+    print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    """
+
+
+def test_devices_types_and_methods_that_are_known_at_run_time(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": AT_RUN_TIME})
+    done = run("-m", "narrowfloat.te", "train.py", DEVICE="cuda:0")
+    assert done.stdout.splitlines() == [
+        "cpu cpu True cuda:0 True",
+        "True True 3 pinned",
+        "1 2 True 1",
+        "torch.float16 torch.float16",
+        "torch.bfloat16",
+        "True",
+        "1",
+    ], done.stderr
 
 
 TESTS = """

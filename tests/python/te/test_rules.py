@@ -26,22 +26,61 @@ CHANGED = {
         ("torch.device('cuda', rank)", "__narrowfloat_te__.device('cpu', rank)"),
         ("torch.device(name)", "__narrowfloat_te__.device(name)"),
     ],
-    _rules.move_to_device: [
+    _rules.tensor_method: [
         ("x.cuda()", "__narrowfloat_te__.move(x)"),
         ("x.y(1).cuda(rank, non_blocking=True)",)
         + ("__narrowfloat_te__.move(x.y(1), rank, non_blocking=True)",),
+        ("y = x.pin_memory()", "y = __narrowfloat_te__.pin_memory(x)"),
+        ("x.record_stream(s)", "__narrowfloat_te__.record_stream(x, s)"),
     ],
     _rules.autocast_of_cpu: [
         ("torch.is_autocast_enabled()", "torch.is_autocast_enabled('cpu')"),
-        ("torch.get_autocast_gpu_dtype()", "torch.get_autocast_dtype('cpu')"),
         ("torch.set_autocast_enabled(on)", "torch.set_autocast_enabled('cpu', on)"),
-        ("torch.set_autocast_gpu_dtype(t)", "torch.set_autocast_dtype('cpu', t)"),
     ],
-    _rules.stream_mark: [("x.record_stream(s)", "None")],
-    _rules.pinned_copy: [("y = x.pin_memory()", "y = x")],
+    _rules.autocast_dtype: [
+        ("torch.autocast('cuda')", "__narrowfloat_te__.autocast('cpu')"),
+        ("torch.amp.autocast(t)", "__narrowfloat_te__.autocast(t)"),
+        ("torch.autocast(device_type='cuda')", "__narrowfloat_te__.autocast(device_type='cpu')"),
+        (
+            "from torch import autocast as a\na('cuda:0', dtype=d)",
+            "from torch import autocast as a\n__narrowfloat_te__.autocast('cpu', dtype=d)",
+        ),
+        (
+            "import torch.amp as amp\namp.autocast('cuda')",
+            "import torch.amp as amp\n__narrowfloat_te__.autocast('cpu')",
+        ),
+        ("torch.get_autocast_dtype('cuda')", "__narrowfloat_te__.get_autocast_dtype('cpu')"),
+        ("torch.set_autocast_dtype('cuda', t)", "__narrowfloat_te__.set_autocast_dtype('cpu', t)"),
+        ("torch.get_autocast_gpu_dtype()", "__narrowfloat_te__.get_autocast_dtype('cpu')"),
+        ("torch.set_autocast_gpu_dtype(t)", "__narrowfloat_te__.set_autocast_dtype('cpu', t)"),
+    ],
+    _rules.forked_generator: [
+        ("torch.random.fork_rng(devices=[0])", "__narrowfloat_te__.fork_rng(devices=[0])"),
+        (
+            "from torch.random import fork_rng\nfork_rng()",
+            "from torch.random import fork_rng\n__narrowfloat_te__.fork_rng()",
+        ),
+    ],
     _rules.pinned_memory: [("f(pin_memory=True)", "f(pin_memory=False)")],
-    _rules.numbered_move: [("x.to(0, torch.half)", "x.to('cpu', torch.half)")],
-    _rules.numbered_device: [("torch.zeros(3, device=1)", "torch.zeros(3, device='cpu')")],
+    _rules.move_to: [
+        ("x.to(0, torch.half)", "__narrowfloat_te__.to(x, 0, torch.half)"),
+        ("x.to(device, copy=True)", "__narrowfloat_te__.to(x, device, copy=True)"),
+    ],
+    _rules.device_argument: [
+        (
+            "torch.zeros(3, device=1)",
+            "torch.zeros(3, device=__narrowfloat_te__.place(1))",
+        ),
+        (
+            "torch.load(f, map_location=names[0])",
+            "torch.load(f, map_location=__narrowfloat_te__.place(names[0]))",
+        ),
+        ("Mesh(device_type=t)", "Mesh(device_type=__narrowfloat_te__.place(t))"),
+    ],
+    _rules.device_within: [
+        ("'cuda' in name", "__narrowfloat_te__.contains('cuda', name)"),
+        ("'cuda:0' not in names", "not __narrowfloat_te__.contains('cuda:0', names)"),
+    ],
     _rules.placed_process: [
         ("dist.barrier(device_ids=[rank])", "dist.barrier()"),
         ("DDP(model, device_ids=[rank], output_device=rank)", "DDP(model)"),
@@ -68,10 +107,12 @@ CHANGED = {
     ],
     _rules.jax_platform: [("register(n, f, platform='CUDA')", "register(n, f, platform='cpu')")],
     _rules.cuda_version: [("float(torch.version.cuda)", "float(__narrowfloat_te__.cuda.version)")],
-    _rules.cuda_tensor: [("x.data.is_cuda", "x.data.is_cpu")],
-    _rules.cuda_tensor_property: [
-        ("class T:\n\n    @property\n    def is_cuda(self):\n        return self.x.is_cuda",)
-        + ("class T:\n\n    @property\n    def is_cpu(self):\n        return self.x.is_cpu",),
+    _rules.cuda_tensor: [("x.data.is_cuda", "__narrowfloat_te__.is_on_gpu(x.data)")],
+    _rules.compiled_function: [
+        (
+            "@torch.compile\n@other\ndef f():\n    pass",
+            "@__narrowfloat_te__.compile\n@other\ndef f():\n    pass",
+        ),
     ],
     _rules.coalesced_collectives: [
         ("with torch.distributed._coalescing_manager(group=g):\n    pass",)
@@ -122,10 +163,26 @@ UNCHANGED = [
     "f(pin_memory=False)",
     "f(pin_memory=wanted)",
     "x.to(False)",
-    "x.to(rank)",
     "x.to()",
+    "x.to(None)",
+    "x.to(*args)",
+    "x.to(torch.half)",
+    "x.to(y.dtype)",
     "f(device=None)",
     "f(device=True)",
+    "import jax\nx.to(y)\njax.device_put(z, device=d)\n'cpu' in d",
+    "x.is_cuda = False",
+    "torch.autocast('cpu')",
+    "torch.autocast(device_type='cpu', enabled=True)",
+    "torch.get_autocast_dtype('cpu')",
+    "te.autocast(enabled=True)",
+    "@torch.compile(backend='eager')\ndef f():\n    pass",
+    "torch.compile(f)",
+    "{'cuda': 1, 'cpu': 2}['cuda']",
+    "tables['cuda:0'] = {f'cuda:{rank}': a, 'cuda:%d' % rank: b, 'nccl': c}",
+    "del options['cuda']",
+    "options.get('cuda', 0)",
+    "options.pop('cuda:{}'.format(rank))",
     "dist.barrier(group=g)",
     "build(device_ids=[rank])",
     "torch.backends.cuda.matmul.allow_tf32 = True",
@@ -151,6 +208,23 @@ def test_other_code_stays(source: str) -> None:
     tree = ast.parse(source)
     assert rewrite(tree) == []
     assert ast.unparse(tree) == ast.unparse(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{'cuda:0': 'cuda:1'}", "{'cuda:0': 'cpu'}"),
+        ("f['a'].get('cuda', 'cuda')", "f['a'].get('cuda', 'cpu')"),
+        (
+            "{torch.device('cuda'): 1}[torch.device('cuda')]",
+            "{__narrowfloat_te__.device('cpu'): 1}[__narrowfloat_te__.device('cpu')]",
+        ),
+    ],
+)
+def test_a_text_stays_where_it_is_a_key_alone(source: str, expected: str) -> None:
+    tree = ast.parse(source)
+    rewrite(tree)
+    assert ast.unparse(tree) == expected
 
 
 def test_every_rule_has_its_own_test() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that rewritten modules call in place of PyTorch's."""
 
+from io import BytesIO
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -113,6 +114,138 @@ def test_other_batched_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch) ->
         assert runtime.bmm(a, b).dtype == torch.bfloat16
     with pytest.raises(RuntimeError, match="must be a 3D tensor"):
         runtime.bmm(a[0], b)
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("cuda", "cpu"),
+        ("cuda:3", "cpu"),
+        ("cuda_like", "cuda_like"),
+        ("meta", "meta"),
+        (2, "cpu"),
+        (True, True),
+        (None, None),
+        (torch.device("cuda:1"), torch.device("cpu")),
+        (torch.device("meta"), torch.device("meta")),
+    ],
+)
+def test_a_device_that_is_known_at_run_time(given: object, want: object) -> None:
+    assert runtime.place(given) == want
+
+
+class Own:
+    """Has methods and a field named as those of tensors."""
+
+    is_cuda = "field"
+
+    def to(self, *args: object, **named: object) -> tuple:
+        return "to", args, named
+
+    cuda = pin_memory = record_stream = lambda self, *args: args
+
+
+def test_methods_that_a_program_defines_are_called() -> None:
+    assert runtime.to(Own(), 3, copy=True) == ("to", (3,), {"copy": True})
+    assert runtime.to(Own(), "cuda:0", 1) == ("to", ("cpu", 1), {})
+    assert runtime.move(Own(), 1) == runtime.pin_memory(Own(), 1) == (1,)
+    assert runtime.record_stream(Own(), 1) == (1,)
+    assert runtime.is_on_gpu(Own()) == "field"
+
+
+def test_tensors_storages_and_modules_stay_on_the_cpu() -> None:
+    x = torch.arange(3.0)
+    for data in (x, x.untyped_storage()):
+        assert runtime.move(data, 0) is not None and runtime.is_on_gpu(data) is True
+        assert runtime.pin_memory(data) is data
+        assert runtime.record_stream(data, None) is None
+    assert runtime.to(x, 0) is runtime.to(x, "cuda") is runtime.move(x) is x
+    assert runtime.to(x, torch.half).dtype == torch.half
+    layer = torch.nn.Linear(2, 2)
+    assert runtime.to(layer, 1) is runtime.move(layer, 1) is layer
+    packed = torch.nn.utils.rnn.pack_sequence([x])
+    assert runtime.is_on_gpu(packed) is True
+    assert runtime.is_on_gpu(x.to("meta")) is False
+
+
+def test_storages_that_a_program_moves_are_loaded() -> None:
+    file = BytesIO()
+    torch.save(torch.arange(3.0), file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=lambda storage, place: runtime.move(storage, 0))
+    assert torch.equal(loaded, torch.arange(3.0))
+
+
+def test_names_within_texts_lists_and_mappings() -> None:
+    assert runtime.contains("cuda", "cpu") and runtime.contains("cuda", "cuda:0")
+    assert not runtime.contains("cuda", "meta")
+    assert runtime.contains("cuda", iter(["meta", "cpu"]))
+    assert runtime.contains("cuda", {"cuda": 1}) and not runtime.contains("cuda", {"cpu": 1})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"devices": [0]},
+        {"devices": range(2)},
+        {"devices": ["cuda"], "device_type": "cuda"},
+        {"devices": [torch.device("cpu")], "device_type": "cpu"},
+    ],
+)
+def test_the_generator_that_is_forked_is_the_cpus(given: dict[str, Any]) -> None:
+    before = torch.get_rng_state()
+    with runtime.fork_rng(**given):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    with runtime.fork_rng(**given, enabled=False):
+        torch.rand(3)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+def product() -> torch.dtype:
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
+def test_autocast_of_cuda_is_float16() -> None:
+    for device in ("cpu", "cuda"):
+        with runtime.autocast(device):
+            assert product() == runtime.get_autocast_dtype(device) == HALF
+        with runtime.autocast(device_type=device, dtype=torch.bfloat16):
+            with runtime.autocast(device):
+                assert product() == runtime.get_autocast_dtype(device) == torch.bfloat16
+        assert runtime.get_autocast_dtype(device) == HALF
+    assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+    assert runtime.get_autocast_dtype("xpu") == torch.get_autocast_dtype("xpu")
+
+
+def test_autocast_takes_the_dtype_that_a_program_sets() -> None:
+    try:
+        runtime.set_autocast_dtype("cuda", torch.bfloat16)
+        assert runtime.get_autocast_dtype("cuda") == torch.bfloat16
+        with runtime.autocast("cuda"):
+            assert product() == torch.bfloat16
+    finally:
+        runtime.set_autocast_dtype("cuda", HALF)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+
+
+def test_functions_of_transformer_engine_are_compiled_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def theirs() -> None:
+        pass
+
+    def users() -> None:
+        pass
+
+    theirs.__module__ = "transformer_engine.debug.features"
+    users.__module__ = "transformer_engine_user"
+    monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
+    for setting, want in (("0", theirs), ("1", ("compiled", theirs))):
+        monkeypatch.setenv("NVTE_TORCH_COMPILE", setting)
+        assert runtime.compile(theirs) == want
+        assert runtime.compile(users) == ("compiled", users)
 
 
 def test_events_and_pools_of_a_gpu() -> None:

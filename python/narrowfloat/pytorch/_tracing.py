@@ -15,7 +15,13 @@ import torch
 
 from narrowfloat.pytorch._autograd import _QuantizeFunc
 from narrowfloat.pytorch._types import Quantized
-from narrowfloat.pytorch._values import ValueSemantics, node_of_copy, rebuild_value
+from narrowfloat.pytorch._values import (
+    ValueSemantics,
+    constant_of_graphs,
+    guard_fields,
+    node_of_copy,
+    rebuild_value,
+)
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.quantized_tensor import Quantizer
@@ -114,11 +120,23 @@ def has_node(quantizer: Quantizer) -> bool:
 
 def node_of(quantizer: Quantizer) -> QuantizeNode:
     """Returns the node of a quantizer that has one. The tracer reads every field here."""
+    if torch.compiler.is_dynamo_compiling() and quantizer._is_value():
+        return QuantizeNode(type(quantizer), _guarded_fields(quantizer))
     fields = []
     for name in quantizer.VALUE_FIELDS:
         value = getattr(quantizer, name)
         fields.append((name, node_of(value) if name in CHILDREN else value))
     return QuantizeNode(type(quantizer), tuple(fields))
+
+
+@constant_of_graphs
+def _guarded_fields(quantizer: Quantizer) -> tuple[tuple[str, Any], ...]:
+    """Returns the fields of a value as constants, and guards them.
+
+    The tracer makes symbols of floats that it reads itself, and a node holds none.
+    """
+    guard_fields(quantizer)
+    return quantizer._fields()
 
 
 def quantize_in_graph(

@@ -114,6 +114,40 @@ def test_every_field_is_a_guard(change: str) -> None:
     assert_same_buffers(compiled(x).detach(), outside(x).detach(), "after")
 
 
+def scaled_rows() -> nfp.HybridQuantizer:
+    return nfp.HybridQuantizer(
+        rowwise_quantizer=nfp.Float8CurrentScalingQuantizer(E4M3),
+        columnwise_quantizer=nfp.Float8BlockQuantizer(E4M3, rowwise=False, columnwise=True),
+    )
+
+
+FLOATS = {
+    "float8_current": (ALL["float8_current"], lambda quantizer: [quantizer]),
+    "blockwise_2d": (ALL["blockwise_2d"], lambda quantizer: [quantizer]),
+    "hybrid": (scaled_rows, lambda quantizer: [*quantizer._children()]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("step", [call, long_call])
+@pytest.mark.parametrize("kind", list(FLOATS))
+def test_floats_of_quantizers_are_constants_of_graphs(
+    kind: str, step: Step, dynamic: bool | None
+) -> None:
+    make_one, holders = FLOATS[kind]
+    inside, outside = make_one(), make_one()
+    compiled = torch.compile(
+        lambda t: step(t, inside), backend="aot_eager", fullgraph=True, dynamic=dynamic
+    )
+    for epsilon in (0.0, 64.0, 128.0):
+        for holder in (*holders(inside), *holders(outside)):
+            holder.amax_epsilon = epsilon
+        for rows in (128, 256) if dynamic else (128,):
+            x = sample(rows, 256)
+            (got,), (want,) = compiled(x), step(x, outside)
+            assert_same_buffers(got.detach(), want.detach(), f"{epsilon}, {rows} rows")
+
+
 def test_equal_quantizers_may_be_swapped() -> None:
     first, second = ALL["mxfp8"](), ALL["mxfp8"]()
     compiled = torch.compile(lambda t, q: q(t), backend="aot_eager", fullgraph=True)

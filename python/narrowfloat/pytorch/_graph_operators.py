@@ -165,20 +165,3 @@ def _derive_columnwise_fake(
 ) -> list[torch.Tensor]:
     device = device_of(buffers)
     return [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]
-
-
-torch.library.define("narrowfloat::buffers", "(Tensor x) -> Tensor[]")
-
-
-def name_buffers(x: torch.Tensor) -> None:
-    """Makes the buffers of a quantized tensor known to torch.export.
-
-    While it traces without Dynamo, it knows parameters as wholes and follows operators alone.
-    """
-    if not torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
-        return
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode, has_proxy_slot
-
-    mode = get_proxy_mode()
-    if mode is not None and has_proxy_slot(x, mode.tracer):
-        torch.ops.narrowfloat.buffers(x)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from narrowfloat.pytorch._exported_tensors import CLASSES, full_name, name_tensor
 from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._types import Context, Operator
 from narrowfloat.pytorch._values import never_traced
@@ -192,6 +193,9 @@ class ReadOnlyValues(torch.Tensor):
         return ReadOnlyValues(inner["_values"], origin)
 
 
+CLASSES[full_name(ReadOnlyValues)] = ReadOnlyValues
+
+
 def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Runs an operator that reads read-only values. Errors: RuntimeError for a write to them."""
     row = _rows.get(func)
@@ -242,7 +246,9 @@ class _ReadOnlyFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, values: torch.Tensor, origin: str) -> torch.Tensor:
-        return ReadOnlyValues(values.detach(), origin)
+        made = ReadOnlyValues(values.detach(), origin)
+        name_tensor(made)
+        return made
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
+from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._quantized_storage import (
     QuantizedTensorStorage,
@@ -517,6 +518,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         mark = tensor.__dict__.get("_cut")
         if mark is not None:
             alias._cut = mark
+            name_tensor(alias)
         return alias
 
     def _describe(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from typing_extensions import TypeIs
 
-from narrowfloat.pytorch._graph_operators import name_buffers
+from narrowfloat.pytorch._exported_tensors import name_buffers
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._exported_tensors import CLASSES, full_name
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._scheme_tensor import _make_tensor_in_reduce_ex
@@ -39,7 +40,7 @@ def family_of(cls: type) -> Family | None:
 
 def registered(module: str, name: str) -> type | None:
     """Returns the class of a family that has this name in this module."""
-    return next((c for c in _FAMILIES if (c.__module__, c.__name__) == (module, name)), None)
+    return CLASSES.get(f"{module}.{name}")
 
 
 def _assign(cls: type, **attributes: object) -> None:
@@ -61,6 +62,7 @@ def register_family(
     """
     family = Family(tensor, storage, quantizers)
     _FAMILIES.update(dict.fromkeys(family.classes(), family))
+    CLASSES.update({full_name(cls): cls for cls in family.classes()})
     for quantizer in quantizers:
         _assign(quantizer, TENSOR=tensor, STORAGE=storage)
     if default is not None:

@@ -17,6 +17,7 @@ from narrowfloat.pytorch._autograd import (
     _ViewFunc,
     resolve_shape,
 )
+from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
@@ -225,6 +226,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
             setattr(self, setting.name, getattr(tensor, setting.name))
         self._quantizer = None if tensor._quantizer is None else tensor._quantizer.copy()
         self._dtype = tensor.dtype
+        name_tensor(self)
 
     def _on(self, device: torch.device) -> bool:
         buffer = self._first_buffer()

@@ -14,6 +14,7 @@ import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
+from narrowfloat.pytorch._exported_tensors import is_recorded
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch._types import Device, Group, Quantized
 from narrowfloat.pytorch.constants import DType, DTypeSpelling, TE_DType_To_Torch
@@ -209,8 +210,9 @@ class Float8Quantizer(_Float8QuantizerBase):
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         scale, amax = self.scale, self.amax
-        # A tensor of a graph does not make the scale of its quantizer one.
-        if _native.in_memory(scale) and not _native.has_values(src):
+        # A tensor of a graph does not make the scale of its quantizer one, except in torch.export,
+        # which takes it as a constant of the program.
+        if _native.in_memory(scale) and not (is_recorded() or _native.has_values(src)):
             scale, amax = (torch.ones(1, dtype=torch.float32, device=src.device) for _ in range(2))
         # Programs that cast under a scale of their own give an amax without elements.
         if not amax.numel():

@@ -17,8 +17,9 @@ from narrowfloat.pytorch._autograd import (
     _ReshapeFunc,
     _ViewFunc,
     resolve_shape,
+    without_gradients,
 )
-from narrowfloat.pytorch._graph_operators import name_buffers
+from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
@@ -195,7 +196,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
             rowwise = self.rowwise_quantizer.quantize(tensor)
         return rowwise._decode(tensor.dtype)
 
-    @torch.no_grad()
+    @without_gradients
     def quantize_impl(self, tensor: torch.Tensor) -> HybridQuantizedTensor:
         tensor = source_tensor(tensor, tensor.device).detach()
         rowwise = columnwise = None
@@ -206,7 +207,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
             columnwise = self.columnwise_quantizer.quantize(source)
         return self._wrap(tensor.shape, tensor.dtype, tensor.device, rowwise, columnwise)
 
-    @torch.no_grad()
+    @without_gradients
     def update_quantized(
         self,
         src: torch.Tensor,
@@ -487,6 +488,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         self._columnwise_storage = source._columnwise_storage
         self._quantizer = source._quantizer.copy()
         self._dtype = source.dtype
+        name_tensor(self)
 
     # As a weight.
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 REQUIRED: Any = inspect.Parameter.empty  # the default of an argument that has none
@@ -184,6 +185,7 @@ class TableStorage(QuantizedTensorStorage):
             instance = super().__new__(cls, *args, **kwargs)
         instance.__dict__.update(fields)
         instance._quantizer = None if quantizer is None else quantizer.copy()
+        name_tensor(instance)
         return instance
 
     @classmethod
@@ -194,6 +196,7 @@ class TableStorage(QuantizedTensorStorage):
 
     def get_metadata(self) -> dict[str, Any]:
         """Returns the constructor's arguments, live buffers among them."""
+        name_buffers(self)
         fields = self.__dict__
         metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}
         for setting in self.SETTINGS:

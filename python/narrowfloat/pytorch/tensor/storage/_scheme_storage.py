@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
-from narrowfloat.pytorch._graph_operators import name_buffers
+from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
@@ -141,6 +141,7 @@ class SchemeStorage(TableStorage):
         Errors: RuntimeError if codes have lost their scale.
         """
         require_fresh(self)
+        name_buffers(self)
         return self.__dict__[name] if self._cut is None else self._whole_buffer(name)
 
     def _after_write(self) -> None:
@@ -282,8 +283,7 @@ class SchemeStorage(TableStorage):
                 buffers = self._whole_buffers()
                 _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
         else:  # traced: fake and functional tensors have no memory
-            if self._is_tensor:
-                name_buffers(cast(torch.Tensor, self))
+            name_buffers(self)
             buffers = self._whole_buffers()
             out = _native.dequantize(buffers, self._spec().text, shape, known)
         return out if known is dtype else out.to(dtype)
@@ -316,9 +316,11 @@ class SchemeStorage(TableStorage):
         return self._rebuild(**self._view_buffers(wanted))
 
     def _make_view(self, shape: torch.Size) -> Self:
+        name_buffers(self)
         view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
         if self._cut is not None:
             view._cut = self._cut
+            name_tensor(view)
         group = self.__dict__.get("_amax_reduction_group")
         if group is not None:  # it has the values of the whole shard
             view.__dict__["_amax_reduction_group"] = group
@@ -494,6 +496,7 @@ class BlockStorage(SchemeStorage):
             if not kept:
                 for name in self._direction_buffers(direction):
                     setattr(self, name, None)
+        name_tensor(self)
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None

@@ -12,6 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage import _aliases as aliases
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
@@ -144,6 +145,7 @@ class Float8TensorStorage(SchemeStorage):
         if not needs_transpose:
             self._transpose = None
             self._transpose_invalid = True
+        name_tensor(self)
 
     def _create_transpose(self) -> None:
         """Writes the codes to the transpose; without codes there is nothing to do."""

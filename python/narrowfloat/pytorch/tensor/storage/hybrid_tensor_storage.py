@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from narrowfloat.pytorch._autograd import resolve_shape
+from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         instance._rowwise_storage = rowwise_storage
         instance._columnwise_storage = columnwise_storage
         instance._quantizer = quantizer.copy()
+        name_tensor(instance)
         return instance
 
     @property
@@ -98,6 +100,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     def _map(self, change: Callable[[Any], Any]) -> dict[str, Any]:
         """Returns constructor arguments with each child changed."""
+        name_buffers(self)
         return {
             "rowwise_storage": None
             if self._rowwise_storage is None
@@ -154,6 +157,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             self._rowwise_storage = None
         if columnwise_usage is False:
             self._columnwise_storage = None
+        name_tensor(self)
 
     def clear(self) -> None:
         for child in self._children():

@@ -366,7 +366,8 @@ class ShardedParameter(_Storage):
                     arrived.append(None)
                     continue
                 end = len(part.fields)
-                _require_agreement(part.shared, left[end : end + len(part.shared)], type(self))
+                shared = left[end : end + len(part.shared)]
+                _require_agreement(part.shared, shared, type(self), "fsdp_post_all_gather", _HOW)
                 arrived.append((part, left[:end]))
                 left = left[end + len(part.shared) :]
             return self._join(arrived, metadata.whole, param_dtype, out), all_gather_outputs
@@ -437,16 +438,22 @@ def _in_shape(
     return tuple(buffers), None
 
 
+_HOW = "quantize them with a reduced amax or one given scale"
+
+
 def _require_agreement(
-    names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type
+    names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type, verb: str, how: str
 ) -> None:
-    """Raises RuntimeError if a rank's bytes differ from the first one's."""
+    """Raises RuntimeError if a rank's bytes differ from the first one's.
+
+    verb: begins the message. how: ends it, with what a program can do.
+    """
     for name, values in zip(names, gathered_values, strict=True):
         ranks = values.contiguous().view(torch.uint8)
         if not torch.equal(ranks, ranks[:1].expand_as(ranks)):
             raise RuntimeError(
-                f"fsdp_post_all_gather: the shards of a {cls.__name__} must share one {name}, got "
-                f"{values.tolist()}; quantize them with a reduced amax or one given scale"
+                f"{verb}: the shards of a {cls.__name__} must share one {name}, got "
+                f"{values.tolist()}; {how}"
             )
 
 
@@ -496,7 +503,8 @@ def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tenso
         part = _part_of(storage, usages, 2, storage._logical_shape()[0])
         buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
         shared = [gather(value) for value in _shares(storage, part.shared)]
-        _require_agreement(part.shared, shared, type(shard))
+        how = f"{_HOW}, or gather dequantize() of each"
+        _require_agreement(part.shared, shared, type(shard), "all_gather", how)
         present = storage.get_usages()
         part = part._replace(usages=(present["rowwise"], present["columnwise"]))
         arrived.append((part, buffers))

@@ -3,20 +3,22 @@
 
 import copy
 import functools
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
-from families import SCHEMES, assert_same_buffers, snapshot
+import torch.distributed.checkpoint as dcp
+from families import E4M3, SCHEMES, assert_same_buffers, snapshot
 from linear_by_hand import RECIPES
 from models import random
 from narrowfloat.common.recipe import DelayedScaling, MXFP8BlockScaling
 from narrowfloat.pytorch import autocast, quantized_model_init
 from narrowfloat.pytorch.distributed import QuantizedColwiseParallel, gather_along_first_dim
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -31,6 +33,16 @@ OF_BLOCKS = ("mxfp8", "float8_block", "custom_mxfp8")
 
 WITHOUT_BLOCKS_OF_ROWS = ("delayed", "current", "current_e4m3_pow2", "nvfp4")
 GATHERS = (((256,), 0), ((2, 256), 1), ((256, 2), 0), ((2, 32), 1))
+# A quantizer with one scale, the buffer that holds it, and its values for shards of ones and twos:
+# for amaxes a, powers of two up to 448 / a, and a itself.
+OWN_SCALES: dict[str, tuple[Callable[[], nfp.Quantizer], str, list[float]]] = {
+    "current": (
+        lambda: nfp.Float8CurrentScalingQuantizer(E4M3, force_pow_2_scales=True),
+        "_scale_inv",
+        [2.0**-8, 2.0**-7],
+    ),
+    "nvfp4": (nfp.NVFP4Quantizer, "_amax_rowwise", [1.0, 2.0]),
+}
 ALL_RECIPES = {
     **RECIPES,
     "delayed_alone": lambda: DelayedScaling(amax_history_len=4, reduce_amax=False),
@@ -339,6 +351,46 @@ def refused_groups() -> None:
         net(tokens(32, IN, seed=5), [32])
 
 
+def own_scales(kind: str) -> None:
+    """Shards whose scales differ after a write are not joined, and load where they were saved."""
+    quantizer, name, scales = OWN_SCALES[kind]
+    whole = torch.ones(256, 128)
+    whole[128:] = 2
+    quantized = quantizer()(whole).detach()
+    weight = distribute_tensor(quantized, mesh(), [Shard(0)])
+    with torch.no_grad():
+        weight.mul_(1.0)
+    rank = dist.get_rank()
+    assert getattr(local(weight), name).tolist() == [scales[rank]]
+    cls = type(quantized).__name__
+    with pytest.raises(RuntimeError) as raised:
+        weight.full_tensor()
+    assert str(raised.value) == (
+        f"all_gather: the shards of a {cls} must share one {name}, got "
+        f"{[[scale] for scale in scales]}; quantize them with a reduced amax or one given scale, "
+        "or gather dequantize() of each"
+    )
+    values = DTensor.from_local(local(weight).dequantize(), mesh(), [Shard(0)])
+    assert torch.equal(values.full_tensor(), whole)
+
+    folder = [tempfile.mkdtemp() if rank == 0 else ""]
+    dist.broadcast_object_list(folder, 0)
+    dcp.save({"weight": weight}, checkpoint_id=folder[0])
+    loaded = distribute_tensor(quantizer()(torch.zeros(256, 128)).detach(), mesh(), [Shard(0)])
+    dcp.load({"weight": loaded}, checkpoint_id=folder[0])
+    assert_same_buffers(snapshot(local(loaded)), snapshot(local(weight)), kind)
+    target = quantizer()(torch.zeros(256, 128)).detach()
+    dcp.load({"weight": target}, checkpoint_id=folder[0])
+    with pytest.raises(RuntimeError) as raised:
+        target.dequantize()
+    assert str(raised.value) == (
+        f"{cls}: rows 0 to 127 have lost their scale, because a part was copied with another one: "
+        f"all rows must share one {name}, which was {scales[0]} and is {scales[1]}; copy the rest "
+        "with that scale too, or write the whole tensor; shards with scales of their own load on "
+        "as many ranks as saved them"
+    )
+
+
 def cut_blocks() -> None:
     """Halves of a weight that end inside a block are refused, before anything is multiplied."""
     for style, size, x in (
@@ -382,6 +434,8 @@ def scenarios(world: int) -> dict[str, Callable[[], None]]:
         found[f"gather_column-{recipe}"] = functools.partial(
             gather_column, recipe, (256,), 0, False
         )
+    for kind in OWN_SCALES:
+        found[f"own_scales-{kind}"] = functools.partial(own_scales, kind)
     for scenario in (
         sharded_tokens,
         second_order,

@@ -25,13 +25,14 @@ class StaleCodes:
 
     live = 0  # without any, a check costs nothing
 
-    def __init__(self, codes: torch.Tensor, columnwise: bool) -> None:
+    def __init__(self, codes: torch.Tensor, columnwise: bool, change: str) -> None:
         span = 1 + sum((n - 1) * step for n, step in zip(codes.shape, codes.stride(), strict=True))
         # Zero is zero under every scale.
         self.mask = codes.as_strided((span,), (1,), codes.storage_offset()) != 0
         self.first = codes.storage_offset()
         self.line = codes.shape[-1]
         self.columnwise = columnwise
+        self.change = change  # of the scale, for the message
 
     def of(self, tensor: SchemeStorage) -> torch.Tensor:
         """Returns the marks of the codes of an alias or a part, as a view."""
@@ -68,26 +69,31 @@ def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
     If `dst` is a part and a scale changes, all other codes of the whole are stale. Without values
     no scale changes.
     """
-    pairs = [
-        (dst.__dict__[name], src.__dict__[name])
+    pairs = {
+        name: (dst.__dict__[name], src.__dict__[name])
         for name in dst._shared_names()
         if dst.__dict__[name] is not None and src.__dict__[name] is not None
-    ]
+    }
     # Only of a part: a comparison needs values, which a graph does not have.
     if dst._cut is not None and pairs:
-        if not _native.has_values(pairs[0][0]) or not _native.has_values(pairs[0][1]):
+        if not all(map(_native.has_values, next(iter(pairs.values())))):
             return
-        if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
+        changes = [
+            f"{name}, which was {float(mine)} and is {float(other)}"
+            for name, (mine, other) in pairs.items()
+            if not torch.equal(mine.reshape(-1), other.reshape(-1))
+        ]
+        if not changes:
             return
         rowwise, columnwise = dst._cut.codes
         codes = columnwise if rowwise is None else rowwise
         assert codes is not None
-        mark = StaleCodes(codes, rowwise is None)
+        mark = StaleCodes(codes, rowwise is None, changes[0])
         _forget(dst)
         for scale in _scales(dst):
             setattr(scale, _ATTRIBUTE, mark)
             StaleCodes.live += 1
-    for mine, other in pairs:
+    for mine, other in pairs.values():
         mine.copy_(other.view(mine.shape))
 
 
@@ -114,5 +120,7 @@ def require_fresh(tensor: SchemeStorage) -> None:
     first, last = mark.rows()
     raise RuntimeError(
         f"{type(tensor).__name__}: rows {first} to {last} have lost their scale, because a part "
-        "was copied with another one; copy the rest with that scale too, or write the whole tensor"
+        f"was copied with another one: all rows must share one {mark.change}; copy the rest with "
+        "that scale too, or write the whole tensor; shards with scales of their own load on as "
+        "many ranks as saved them"
     )

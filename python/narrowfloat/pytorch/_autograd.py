@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from narrowfloat.pytorch._native import has_values
 from narrowfloat.pytorch._types import Context, Quantized
 
 Result = TypeVar("Result")
@@ -26,6 +27,21 @@ def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
             return function(*args, **kwargs)
 
     return call
+
+
+def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
+    """Counts a write that no operator made, so that a backward pass knows what has changed.
+
+    noop_flag: made the write do nothing if it is not 0. One in device memory or in a graph is not
+    read, and the write not counted: such programs skip most of them.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
+        return
+    if noop_flag is not None:
+        unread = torch.compiler.is_compiling() or noop_flag.is_cuda or not has_values(noop_flag)
+        if unread or float(noop_flag) != 0:
+            return
+    torch.autograd.graph.increment_version(tensor)
 
 
 def is_in_backward() -> bool:
@@ -74,7 +90,7 @@ class _IdentityFunc(torch.autograd.Function):
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
         ctx.input_dtype = tensor.dtype
-        if init_kwargs is None:
+        if init_kwargs is None:  # TransformerEngine's call
             return tensor.detach()
         changes = dict(init_kwargs)
         if "dtype" in changes:
@@ -87,38 +103,37 @@ class _IdentityFunc(torch.autograd.Function):
         return grad.to(ctx.input_dtype), None
 
 
-class _ViewFunc(torch.autograd.Function):
-    """A view that stays quantized; the type says which are possible."""
+class _ViewFunc:
+    """A view that stays quantized; the type says which are possible.
+
+    An operator makes it, so that autograd knows whose view it is, and writes to it have gradients.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Context,
-        tensor: torch.Tensor,
-        shape: torch.Size | None = None,
-    ) -> torch.Tensor:
-        ctx.input_shape = tensor.shape
+    def apply(tensor: torch.Tensor, shape: torch.Size | None = None) -> torch.Tensor:
+        """Returns the view, or an alias if `shape` is None. Errors: those of the type."""
+        if shape is None:
+            return torch.ops.aten.alias.default(tensor)
+        view = torch.ops.aten.view.default(tensor, shape)
         quantized: Any = tensor
-        return tensor.detach() if shape is None else quantized._make_view(shape)
-
-    @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        if hasattr(grad, "_make_view"):
-            return grad._make_view(ctx.input_shape), None
-        return grad.reshape(ctx.input_shape), None
+        # The operator gives values where the strides of a part do not allow a view.
+        return view if hasattr(view, "_make_view") else quantized._make_view(shape)
 
 
-class _ReshapeFunc(_ViewFunc):
+class _ReshapeFunc:
     """A view, or a copy of every buffer where the strides of a part do not allow a view."""
 
     @staticmethod
-    def forward(
-        ctx: Context,
-        tensor: torch.Tensor,
-        shape: torch.Size | None = None,
-    ) -> torch.Tensor:
-        ctx.input_shape = tensor.shape
+    def apply(tensor: torch.Tensor, shape: torch.Size | None = None) -> torch.Tensor:
+        """Returns the view or the copy. Errors: those of the type, if its blocks forbid both."""
+        if shape is None:
+            return torch.ops.aten.alias.default(tensor)
+        view = torch.ops.aten.reshape.default(tensor, shape)
+        if hasattr(view, "_make_view"):
+            return view
         quantized: Any = tensor
-        return tensor.detach() if shape is None else quantized._make_reshaped(shape)
+        copies = quantized._cloned_buffers(torch.contiguous_format)
+        return _ViewFunc.apply(_IdentityFunc.apply(tensor, copies), shape)
 
 
 class _FirstOrderFunc(torch.autograd.Function):

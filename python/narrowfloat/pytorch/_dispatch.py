@@ -11,12 +11,14 @@ raises: its schema marks nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 from typing_extensions import TypeIs
 
+from narrowfloat.pytorch._autograd import count_write
 from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._overlaps import Overlaps
@@ -86,9 +88,15 @@ class WriteTarget:
 
         def _plain(self) -> torch.Tensor: ...
 
+        def quantize_(self, tensor: torch.Tensor) -> object: ...
+
     def _plain_copy(self) -> torch.Tensor:
         """Returns the values as a plain tensor that shares nothing with this one."""
         return self._plain()
+
+    def _requantize(self, tensor: torch.Tensor, noop_flag: torch.Tensor | None = None) -> None:
+        """Does what quantize_() does, in an operator, which counts its writes itself."""
+        self.quantize_(tensor)
 
     def _check_write(self, values: torch.Tensor) -> None:
         """Raises the errors of quantize_() that do not depend on the values."""
@@ -178,7 +186,19 @@ def _run_writing(
     except BaseException:
         undo.run()
         raise
+    if not _counts_writes(func):
+        for target in targets:
+            count_write(target)
     return _returned(effect, written, result)
+
+
+@cache
+def _counts_writes(func: Operator) -> bool:
+    """Returns whether autograd's kernel of an operator counts its writes.
+
+    Operators on lists have none: on plain tensors the operators that they call count.
+    """
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
 
 
 def _plain_of_aliases(
@@ -213,7 +233,7 @@ def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> N
             f"{func}: {_name_of(type(old))} of shape {tuple(old.shape)} cannot become "
             f"{tuple(new.shape)} in place"
         )
-    old.quantize_(new if old.HOLDS_VALUES else in_float32_if_double(new))
+    old._requantize(new if old.HOLDS_VALUES else in_float32_if_double(new))
 
 
 def _returned(effect: Effect, written: list[Any], result: object) -> object:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
 
 import torch
 
+from narrowfloat.pytorch._autograd import count_write, without_gradients
 from narrowfloat.pytorch._types import Context, TensorLike
 
 if TYPE_CHECKING:
@@ -94,9 +95,15 @@ class QuantizedTensorStorage:
         self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> QuantizedTensorStorage:
         """Quantizes `tensor` into these buffers; does nothing if noop_flag is 1."""
+        self._requantize(tensor, noop_flag)
+        count_write(self, noop_flag)
+        return self
+
+    @without_gradients
+    def _requantize(self, tensor: TensorLike, noop_flag: torch.Tensor | None = None) -> None:
+        """Does what quantize_() does, in an operator, which counts its writes itself."""
         plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
         self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
-        return self
 
     def update_quantizer(self, quantizer: Quantizer) -> None:
         """Replaces the quantizer, with a warning. Errors: RuntimeError if there was none."""

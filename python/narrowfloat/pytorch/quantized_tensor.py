@@ -15,7 +15,7 @@ import torch
 from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
-from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
+from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write
 from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._quantized_storage import (
@@ -143,6 +143,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         result: Any
         if out is not None:
             result = self.update_quantized(tensor, out)
+            count_write(out)
             return result
         if self.internal and torch.compiler.is_compiling() and has_node(self):
             return quantize_as_node(self, tensor)
@@ -419,7 +420,6 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             values = self._plain_copy()
             values[index] = value._plain() if isinstance(value, QuantizedTensor) else value
             self.quantize_(in_float32_if_double(values))
-            torch.autograd.graph.increment_version(self)
 
     def _tangent(self) -> Any:  # noqa: ANN401  # a plain tensor where a class is expected
         """Returns a plain tensor of the shape and type of gradients, with no values."""
@@ -435,24 +435,6 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
 
     def view(self, *shape: Any) -> torch.Tensor:  # sizes, one sequence of sizes, or a dtype
         raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
-
-    def _make_reshaped(self, shape: torch.Size) -> QuantizedTensor:
-        """Returns a view, or a copy of every buffer where their strides do not allow a view.
-
-        Errors: those of the family, where its blocks do not allow the shape.
-        """
-        try:
-            return self._make_view(shape)
-        except NotImplementedError:
-            raise
-        except (RuntimeError, ValueError):  # ValueError: of tensors in a graph
-            copies = self._cloned_buffers(torch.contiguous_format)
-            return self._rebuild(**copies)._make_view(shape)
-
-    def expand_as(self, other: torch.Tensor) -> torch.Tensor:
-        if other is self:
-            return _IdentityFunc.apply(self)
-        return super().expand_as(other)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """Returns this tensor on the CPU, still quantized."""

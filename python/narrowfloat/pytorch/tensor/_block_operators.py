@@ -38,13 +38,11 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 @implements(aten._unsafe_view.default, MXFP8Tensor)
 def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
     shape = _resolved(tensor, size)
-    if tensor.dim() < 2:  # a row
-        return _view_of(tensor, shape)
-    if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
+    if tensor.dim() > 1 and shape[-1:] != tensor.shape[-1:]:
         refuse_replicas_of_values(tensor)
         raise ValueError(
-            f"view: an MXFP8Tensor must keep at least two dimensions and its last one, got "
-            f"{tuple(shape)} for {tuple(tensor.shape)}"
+            f"view: an MXFP8Tensor must keep its last dimension, got {tuple(shape)} for "
+            f"{tuple(tensor.shape)}"
         )
     return _view_of(tensor, shape)
 

@@ -52,16 +52,6 @@ def _shape_of(children: dict[str, Any]) -> torch.Size:
     return next(child.shape for child in children.values() if child is not None)
 
 
-@implements(aten.detach.default, HybridQuantizedTensor)
-def _detach(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
-    return tensor.detach()
-
-
-@implements(aten.alias.default, HybridQuantizedTensor)
-def _alias(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
-    return tensor.detach()
-
-
 @implements(aten.clone.default, HybridQuantizedTensor)
 def _clone(
     tensor: HybridQuantizedTensor, *, memory_format: torch.memory_format | None = None
@@ -75,7 +65,7 @@ def _view(tensor: HybridQuantizedTensor, size: list[int]) -> RowResult:
     """Raises RuntimeError where the blocks of a child do not allow a view of a matrix."""
     shape = torch.empty(tensor.shape, device="meta").view(size).shape
     if shape == tensor.shape:
-        return tensor.detach()
+        return HybridQuantizedTensor.make_like(tensor)
     refuse_replicas_of_values(tensor)
     reason = tensor._why_no_view(shape)
     if reason is None:
@@ -99,7 +89,7 @@ def _slice(
     step: int = 1,
 ) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
-        return tensor.detach()
+        return HybridQuantizedTensor.make_like(tensor)
     begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
 
     def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family
@@ -243,7 +233,7 @@ def _as_strided(
     storage_offset: int | None = None,
 ) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
-        return tensor.detach()
+        return HybridQuantizedTensor.make_like(tensor)
     rows = row_shard(tensor, size, stride, storage_offset or 0)
 
     def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family

@@ -90,9 +90,9 @@ def view_or_values(tensor: QuantizedTensor, shape: torch.Size) -> RowResult:
 
 
 # Autograd gives the result of alias() its node, and takes no result that requires grad already.
-@implements(aten.alias.default, SchemeTensor)
-@implements(aten.detach.default, SchemeTensor)
-def _detach(tensor: SchemeTensor) -> QuantizedTensor:
+@implements(aten.alias.default, QuantizedTensor)
+@implements(aten.detach.default, QuantizedTensor)
+def _detach(tensor: QuantizedTensor) -> QuantizedTensor:
     return type(tensor).make_like(tensor)
 
 
@@ -193,7 +193,7 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
         return dst.copy_(quantized._decode(known), non_blocking)
     if isinstance(src, QuantizedTensor):
         src = src._plain()
-    dst.quantize_(plain_source(dst, src))
+    dst._requantize(plain_source(dst, src))
     return dst
 
 

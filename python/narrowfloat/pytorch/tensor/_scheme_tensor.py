@@ -21,7 +21,6 @@ from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
-from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._state_broadcast import (
@@ -101,7 +100,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
             return self._tangent()
         if is_asked_by_state_broadcast():
             return values_to_broadcast(self)
-        return cast(SchemeTensor, type(self).make_like(self))
+        return torch.ops.aten.detach.default(self)
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
         """Returns a copy of every buffer, still quantized."""
@@ -110,13 +109,6 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     def _require_cloneable(self) -> None:
         """Raises the family's error for a tensor that cannot be cloned."""
-
-    def quantize_(
-        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
-    ) -> SchemeTensor:
-        plain = tensor._decode() if isinstance(tensor, QuantizedTensorStorage) else tensor
-        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
-        return self
 
     def _check_write(self, values: torch.Tensor) -> None:
         self._get_quantizer()._check_update(values, self)
@@ -184,8 +176,10 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     @property
     def data(self) -> SchemeTensor:
-        """An alias without a gradient; assigning rebinds or requantizes."""
-        return self.detach()
+        """An alias without a gradient, whose writes autograd does not count, as torch.Tensor's;
+        assigning rebinds or requantizes.
+        """
+        return cast(SchemeTensor, type(self).make_like(self))
 
     @data.setter
     @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from narrowfloat.pytorch import _dispatch
-from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch._autograd import count_write
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
@@ -107,12 +107,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return self.quantizer is None
 
     def detach(self) -> GroupedTensor:
-        return type(self).make_like(self)
-
-    def expand_as(self, other: torch.Tensor) -> torch.Tensor:
-        if other is self:
-            return _IdentityFunc.apply(self)
-        return super().expand_as(other)
+        return torch.ops.aten.detach.default(self)
 
     def view(self, *shape: Any) -> torch.Tensor:
         """Returns the flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
@@ -137,17 +132,21 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     def _plain(self) -> torch.Tensor:
         return self._decode(self.fake_dtype)
 
-    @torch.no_grad()
     def quantize_(
         self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
     ) -> GroupedTensor:
         """Quantizes the parts of a stacked tensor into the members."""
+        self._requantize(tensor, noop_flag)
+        count_write(self, noop_flag)
+        return self
+
+    @torch.no_grad()
+    def _requantize(self, tensor: torch.Tensor, noop_flag: torch.Tensor | None = None) -> None:
         if self.quantizer is None:
             for member, part in zip(self.split_into_quantized_tensors(), tensor, strict=True):
                 member.copy_(part)
         else:
             self.quantize(list(tensor), noop_flag=noop_flag)
-        return self
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return GroupedTensorStorage.__repr__(self)

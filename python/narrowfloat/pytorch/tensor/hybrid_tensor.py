@@ -23,10 +23,9 @@ from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
-from narrowfloat.pytorch._types import Group, Quantized, TensorLike
+from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
-    QuantizedTensorStorage,
     Quantizer,
     QuantizerRequest,
 )
@@ -388,7 +387,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
             return self._tangent()
         if is_asked_by_state_broadcast():
             return values_to_broadcast(self)
-        return self._rebuild(**self._map(rewrap))
+        return torch.ops.aten.detach.default(self)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         dtype = self._dtype if dtype is None else dtype
@@ -399,13 +398,6 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         name_buffers(self)
         return super()._decode(dtype)
-
-    def quantize_(
-        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
-    ) -> HybridQuantizedTensor:
-        plain = tensor._decode() if isinstance(tensor, QuantizedTensorStorage) else tensor
-        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
-        return self
 
     def _plain_copy(self) -> torch.Tensor:
         return self._plain().clone()  # it may be the buffer itself
@@ -456,8 +448,10 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     @property
     def data(self) -> HybridQuantizedTensor:
-        """An alias without a gradient; assigning rebinds or requantizes."""
-        return self.detach()
+        """An alias without a gradient, whose writes autograd does not count, as torch.Tensor's;
+        assigning rebinds or requantizes.
+        """
+        return type(self).make_like(self)
 
     @data.setter
     @torch.no_grad()
@@ -561,7 +555,8 @@ def rewrap(child: Quantized) -> QuantizedTensor:
         raise NotImplementedError(
             f"detach: a child that is a bare {type(child).__name__} cannot be aliased"
         )
-    return child.detach()
+    whole: Any = child
+    return type(whole).make_like(whole)
 
 
 def _make_hybrid_quantized_tensor_in_reduce_ex(*arguments: Any) -> HybridQuantizedTensor:

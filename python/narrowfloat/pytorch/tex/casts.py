@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch import _swizzle
-from narrowfloat.pytorch._autograd import without_gradients
+from narrowfloat.pytorch._autograd import count_write, without_gradients
 from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch._types import Quantized, TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
@@ -70,6 +70,7 @@ def quantize(
         update = own.update_storage if bare else own.update_quantized
         into: Any = native(output)
         update(tensor, into, noop_flag=noop)
+        count_write(into, noop)
         return output
     if noop is None:
         return hosted(own.quantize_impl(tensor))

@@ -52,7 +52,7 @@ class Overlaps:
             return
         self._firsts.setdefault(owner, target)
         for buffer in _in_memory(target._code_buffers()):
-            key = _extent(buffer)
+            key = extent(buffer)
             if key not in self._owners:
                 self._regions.setdefault(buffer.untyped_storage().data_ptr(), []).append(buffer)
             if self._owners.setdefault(key, owner) != owner:
@@ -68,7 +68,7 @@ def _in_memory(buffers: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [buffer for buffer in buffers if _native.in_memory(buffer) and buffer.numel() > 0]
 
 
-def _extent(buffer: torch.Tensor) -> Key:
+def extent(buffer: torch.Tensor) -> Key:
     """Returns what two buffers over the same elements have in common."""
     if buffer.is_contiguous():
         return buffer.data_ptr(), buffer.numel()
@@ -78,10 +78,10 @@ def _extent(buffer: torch.Tensor) -> Key:
 def _identity(tensor: QuantizedTensor) -> Key | None:
     """Returns what two aliases with the same values have in common; None without memory."""
     buffers = _in_memory(tensor._code_buffers())
-    return (tensor.dtype, *_extent(buffers[0])) if buffers else None
+    return (tensor.dtype, *extent(buffers[0])) if buffers else None
 
 
-def _span(buffer: torch.Tensor) -> tuple[int, int]:
+def span(buffer: torch.Tensor) -> tuple[int, int]:
     """Returns the first byte of a buffer in its storage, and the one after its last byte."""
     last = sum((n - 1) * step for n, step in zip(buffer.shape, buffer.stride(), strict=True))
     first = int(buffer.storage_offset()) * buffer.itemsize
@@ -90,7 +90,7 @@ def _span(buffer: torch.Tensor) -> tuple[int, int]:
 
 def _share_elements(buffers: list[torch.Tensor]) -> bool:
     """Returns whether some of these views of one storage have elements in common."""
-    spans = sorted(map(_span, buffers))
+    spans = sorted(map(span, buffers))
     if all(before[1] <= after[0] for before, after in pairwise(spans)):
         return False
     size = buffers[0].itemsize

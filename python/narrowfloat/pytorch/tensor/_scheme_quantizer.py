@@ -18,6 +18,7 @@ from narrowfloat.pytorch._values import constant_of_graphs, never_traced
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer, TensorT_co
 from narrowfloat.pytorch.tensor._layouts import keep_layout
+from narrowfloat.pytorch.tensor.storage import _dropped as dropped
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
@@ -297,6 +298,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
         part = dst._cut is not None
+        dropped.regain(dst)
         self._check_source(src, dst, part)
         if src.numel() == 0:
             self._with_group_of(dst)._fill_nothing(src, dst)
@@ -329,6 +331,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
         self._check_destination(dst)
+        dropped.regain(dst)
         self._check_source(src, dst, dst._cut is not None)
 
     def _write_part(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
@@ -368,14 +371,20 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         self._fit(dst)
+        quantizer = self
+        if dropped.regain(dst):  # what _fit() took from `dst`, and others have
+            quantizer = self.copy()
+            quantizer.set_usage(**dst.get_usages())
         try:
-            self._fill(src, dst, noop)
+            quantizer._fill(src, dst, noop)
         except ValueError:  # nothing is written then
             loose = self._loose_buffers(dst)
             if not loose:
                 raise
-            self._fill_beside(src, dst, noop, loose)
+            quantizer._fill_beside(src, dst, noop, loose)
         self._label(dst)
+        if quantizer is not self:
+            dst._keep(*self._directions())
 
     def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
         """Returns the buffers with holes, which verbs do not write."""
@@ -427,6 +436,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             return
         specs = self._buffer_specs(tuple(dst.shape))
         device = dst.device
+        dst._keep(*self._directions())
         for buffer in self.STORAGE.BUFFERS:
             if buffer.name not in specs:
                 setattr(dst, buffer.name, None)

@@ -38,6 +38,7 @@ from narrowfloat.pytorch.tensor._state_broadcast import (
     values_to_broadcast,
 )
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
+from narrowfloat.pytorch.tensor.storage._dropped import regain_children
 from narrowfloat.pytorch.tensor.storage._scheme_storage import same_context
 from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     HybridQuantizedTensorStorage,
@@ -223,11 +224,15 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
                 f"HybridQuantizer can only update HybridQuantizedTensor, got {type(dst).__name__}"
             )
         src = source_tensor(src, src.device)
-        self._check_update(src, dst)
+        quantizer = self
+        if regain_children(dst):
+            quantizer = self.copy()
+            quantizer.set_usage(**dst.get_usages())
+        quantizer._check_update(src, dst)
         live = dst._part_buffers()
         saved = [buffer.clone() for buffer in live]
         try:
-            self._update_children(src, dst, noop_flag)
+            quantizer._update_children(src, dst, noop_flag)
         except BaseException:
             for buffer, old in zip(live, saved, strict=True):
                 buffer.copy_(old)
@@ -235,6 +240,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         return dst
 
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
+        regain_children(dst)
         flags = (self.rowwise_usage, self.columnwise_usage)
         children = (dst._rowwise_storage, dst._columnwise_storage)
         for quantizer, wanted, child in zip(self._children(), flags, children, strict=True):

@@ -16,6 +16,7 @@ from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage import _dropped as dropped
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
@@ -118,6 +119,17 @@ class SchemeStorage(TableStorage):
         )
 
     # Buffers.
+
+    def _direction_buffers(self, direction: str) -> list[str]:
+        """Returns the names of the buffers that one direction has for itself."""
+        return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]
+
+    def _keep(self, rowwise: bool, columnwise: bool) -> None:
+        """Drops the buffers of the directions that are not kept."""
+        for direction, kept in (("rowwise", rowwise), ("columnwise", columnwise)):
+            if not kept:
+                dropped.drop(self, direction)
+        name_tensor(self)
 
     def _role_buffers(self) -> tuple[torch.Tensor | None, ...]:
         get: Any = self.__dict__.get
@@ -479,9 +491,6 @@ class BlockStorage(SchemeStorage):
         """Adds the amaxes of a cut to its fields; False if they cannot be cut so."""
         return True
 
-    def _direction_buffers(self, direction: str) -> list[str]:
-        return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]
-
     def _require_buffers(self, direction: str) -> None:
         for name in self._direction_buffers(direction):
             if self.__dict__[name] is None:
@@ -489,14 +498,6 @@ class BlockStorage(SchemeStorage):
                     f"update_usage: {self.__class__.__name__} lacks {name}, which {direction} "
                     "usage needs"
                 )
-
-    def _keep(self, rowwise: bool, columnwise: bool) -> None:
-        """Drops the buffers of the directions that are not kept."""
-        for direction, kept in (("rowwise", rowwise), ("columnwise", columnwise)):
-            if not kept:
-                for name in self._direction_buffers(direction):
-                    setattr(self, name, None)
-        name_tensor(self)
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
@@ -515,6 +516,7 @@ class BlockStorage(SchemeStorage):
         spec = _native.make_spec(
             self._scheme() if scheme is None else scheme, True, True, self._layout_options()
         )
+        dropped.regain(self, writes=False)
         shape = tuple(self._columnwise_plan_shape())
         for planned in _native.plan(spec, shape):
             name = self._role_names[_native.ROLES.index(planned.role)]
@@ -524,6 +526,7 @@ class BlockStorage(SchemeStorage):
                     fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
                     setattr(self, name, fresh)
         _native.derive_columnwise(spec, shape, self._role_buffers())
+        dropped.note_derived(self)
 
     def _columnwise_plan_shape(self) -> torch.Size:
         """Returns the shape that column-wise buffers are planned for."""

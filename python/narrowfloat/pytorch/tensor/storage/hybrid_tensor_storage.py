@@ -11,6 +11,7 @@ import torch
 from narrowfloat.pytorch._autograd import resolve_shape
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage._dropped import drop_child
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizer
@@ -153,10 +154,9 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
                     f"update_usage: {self.__class__.__name__} has no {direction} data, and it "
                     "cannot be made of the other direction"
                 )
-        if rowwise_usage is False:
-            self._rowwise_storage = None
-        if columnwise_usage is False:
-            self._columnwise_storage = None
+        for direction, usage in wanted.items():
+            if usage is False:
+                drop_child(self, direction)
         name_tensor(self)
 
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import DType, element_of
+from narrowfloat.pytorch.tensor.storage._dropped import regain
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
@@ -168,12 +169,13 @@ class NVFP4TensorStorage(BlockStorage):
             )
         if self._rowwise_data is None:
             raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")
-        self._derive_columnwise(nvfp4_scheme(self._fp4_dtype, True))
+        regain(self, writes=False)
         amax: Any = self._amax_rowwise
         if self._amax_columnwise is None:
             self._amax_columnwise = amax.clone()
         else:
             self._amax_columnwise.copy_(amax)
+        self._derive_columnwise(nvfp4_scheme(self._fp4_dtype, True))
 
     def _columnwise_plan_shape(self) -> torch.Size:
         return torch.Size(flatten_shape(tuple(self._logical_shape())))

@@ -144,6 +144,27 @@ def test_columnwise_alone_is_not_implemented(kind: str) -> None:
     assert_same_buffers(tensor, before, "unchanged")
 
 
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_a_quantizer_without_a_direction_says_so(kind: str) -> None:
+    quantizer, x = SCHEMES[kind](), sample(128, 128)
+    tensor = quantizer(x).detach()
+    before = snapshot(tensor)
+    quantizer.set_usage(rowwise=False, columnwise=False)
+    message = r"^quantize: the quantizer has neither rowwise nor columnwise usage$"
+    for call in (lambda: quantizer(x), lambda: quantizer.update_quantized(x, tensor)):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert_same_buffers(tensor, before, "unchanged")
+
+
+def test_delayed_scaling_names_the_state_that_is_missing() -> None:
+    one = torch.ones(1)
+    for name, state in {"scale": (None, one), "amax": (one, None)}.items():
+        message = f"^Float8Quantizer: {name} must be a torch.Tensor, got NoneType$"
+        with pytest.raises(TypeError, match=message):
+            nfp.Float8Quantizer(*state, E4M3)
+
+
 def test_update_follows_the_quantizers_flags() -> None:
     quantizer = nfp.Float8CurrentScalingQuantizer(E4M3)
     tensor = quantizer(sample(8, 8)).detach()

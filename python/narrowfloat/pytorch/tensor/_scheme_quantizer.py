@@ -410,6 +410,8 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
         """Raises the family's error for a combination of options or for a shape."""
+        if not any(self._directions()):
+            raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
         self._check_shape(tensor.shape)
 
     def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:

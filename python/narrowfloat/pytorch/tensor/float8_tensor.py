@@ -68,15 +68,12 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
             )
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        rowwise, columnwise = self._directions()
-        if rowwise:
-            return
-        if columnwise:
+        if self._directions() == (False, True):
             raise NotImplementedError(
                 "Columnwise-only per-tensor FP8 quantization is not implemented: the transpose is "
                 "made of the row-wise codes, and the quantizer has rowwise_usage=False"
             )
-        raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
+        super()._check_quantize(tensor)
 
     def _update(
         self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
@@ -190,6 +187,7 @@ class Float8Quantizer(_Float8QuantizerBase):
         magnitude of its input. One without elements is not written.
     fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    Errors: TypeError unless scale and amax are tensors.
     """
 
     SCALE_IS_GIVEN = True
@@ -204,6 +202,11 @@ class Float8Quantizer(_Float8QuantizerBase):
         columnwise: bool = True,
     ) -> None:
         super().__init__(rowwise=rowwise, columnwise=columnwise)
+        for name, state in (("scale", scale), ("amax", amax)):
+            if not isinstance(state, torch.Tensor):
+                raise TypeError(
+                    f"Float8Quantizer: {name} must be a torch.Tensor, got {type(state).__name__}"
+                )
         self.scale = scale
         self.amax = amax
         self.dtype = DType.cast(fp8_dtype)

@@ -223,7 +223,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
             raise ValueError("GroupedTensor: row_scaled_nvfp4 needs rowwise usage alone")
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        self._check_shape(tensor.shape)
+        super()._check_quantize(tensor)
         if not self.with_rht:
             return
         if not self.with_post_rht_amax:

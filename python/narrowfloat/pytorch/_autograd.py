@@ -35,13 +35,17 @@ def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     noop_flag: made the write do nothing if it is not 0. One in device memory or in a graph is not
     read, and the write not counted: such programs skip most of them.
     """
-    if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
+    if not isinstance(tensor, torch.Tensor):
         return
     if noop_flag is not None:
         unread = torch.compiler.is_compiling() or noop_flag.is_cuda or not has_values(noop_flag)
         if unread or float(noop_flag) != 0:
             return
-    torch.autograd.graph.increment_version(tensor)
+    try:
+        torch.autograd.graph.increment_version(tensor)
+    except RuntimeError:
+        if not tensor.is_inference():  # asked late, because every write comes here
+            raise
 
 
 def is_in_backward() -> bool:

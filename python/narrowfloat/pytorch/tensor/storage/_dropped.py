@@ -64,9 +64,11 @@ class Direction:
     def _says_what(self, other: Direction) -> bool:
         """Returns whether a direction that is noted beside these codes has the same buffers."""
         mine, others = self._buffers, other._buffers
-        return (self._extent, self.name, self.shape) == (other._extent, other.name, other.shape) and (
-            mine.keys() == others.keys() and all(mine[f].is_to(others[f]) for f in mine)
-        )
+        return (self._extent, self.name, self.shape) == (
+            other._extent,
+            other.name,
+            other.shape,
+        ) and (mine.keys() == others.keys() and all(mine[f].is_to(others[f]) for f in mine))
 
     def buffers(self) -> dict[str, torch.Tensor] | None:
         """Returns the buffers; None if the memory of one of them is gone."""
@@ -143,7 +145,9 @@ def _codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
 def _child_codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
     """Returns the codes or the values of a hybrid tensor's child in memory, or None."""
     child = getattr(tensor, f"_{direction}_storage")
-    found: list[torch.Tensor] = getattr(child, "_code_buffers", list)()  # a bare storage has none that others share
+    found: list[torch.Tensor] = getattr(
+        child, "_code_buffers", list
+    )()  # a bare storage has none that others share
     return found[0] if found and _native.in_memory(found[0]) else None
 
 
@@ -180,7 +184,11 @@ def drop_child(tensor: Quantized, name: str) -> None:
     """Does for the child of a hybrid tensor what drop() does for a direction."""
     codes, direction = _child_codes(tensor, _OTHER[name]), None
     child: Any = getattr(tensor, f"_{name}_storage")
-    if isinstance(tensor, torch.Tensor) and codes is not None and _child_codes(tensor, name) is not None:
+    if (
+        isinstance(tensor, torch.Tensor)
+        and codes is not None
+        and _child_codes(tensor, name) is not None
+    ):
         names = [buffer.name for buffer in child.BUFFERS]
         direction = Direction(name, codes, tensor.shape, _named(child, names), child)
     del child
@@ -195,6 +203,8 @@ def regain(tensor: Quantized, writes: bool = True) -> bool:
     Returns whether there were any. writes: the tensor is about to be written.
     Errors: ReadOnlyError if a write would not reach a direction of another tensor.
     """
+    if not _noted.data:  # its length takes longer
+        return False
     regained = False
     for name, buffers, direction in _missing(tensor, _codes, hybrid=False):
         if _codes(tensor, name) is None and direction is not None:

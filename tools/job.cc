@@ -406,8 +406,9 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
       CountText(job.files, "file"), job.files_skipped,
       job.complete ? "" : "; other parts are still to come");
   if (job.tensors_dropped > 0) {
-    result.text += fmt::format("{} dropped: scales of activations or of a KV cache, or markers\n",
-                               CountText(job.tensors_dropped, "tensor"));
+    result.text +=
+        fmt::format("{} dropped: scales of activations or of a KV cache, zero points, or markers\n",
+                    CountText(job.tensors_dropped, "tensor"));
   }
   if (!job.removed.empty()) {
     result.text += fmt::format("removed from OUT, where another checkpoint left them: {}\n",

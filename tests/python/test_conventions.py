@@ -118,7 +118,7 @@ def test_scales_of_a_kv_cache_are_dropped(
     own |= {"l.0.mlp.down_proj.output_scale": one, "l.0.mlp.prob_scale": one, "k_scale": one}
     config = method(owner, kv_cache_scheme={"num_bits": 8, "type": "float"})
     source = write_model(tmp_path / "in", [tensors | own | {keys: one, values: one}], config)
-    message = "2 tensors dropped: scales of activations or of a KV cache, or markers\n"
+    message = "2 tensors dropped: scales of activations or of a KV cache, zero points, or markers\n"
     assert message in run("convert", source, tmp_path / "out", "--to", to).stdout
     assert message in run("dequantize", source, tmp_path / "plain").stdout
     for folder in ("out", "plain"):

@@ -63,12 +63,10 @@ class Direction:
 
     def _says_what(self, other: Direction) -> bool:
         """Returns whether a direction that is noted beside these codes has the same buffers."""
+        if (self._extent, self.name, self.shape) != (other._extent, other.name, other.shape):
+            return False
         mine, others = self._buffers, other._buffers
-        return (self._extent, self.name, self.shape) == (
-            other._extent,
-            other.name,
-            other.shape,
-        ) and (mine.keys() == others.keys() and all(mine[f].is_to(others[f]) for f in mine))
+        return mine.keys() == others.keys() and all(mine[f].is_to(others[f]) for f in mine)
 
     def buffers(self) -> dict[str, torch.Tensor] | None:
         """Returns the buffers; None if the memory of one of them is gone."""
@@ -145,9 +143,8 @@ def _codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
 def _child_codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
     """Returns the codes or the values of a hybrid tensor's child in memory, or None."""
     child = getattr(tensor, f"_{direction}_storage")
-    found: list[torch.Tensor] = getattr(
-        child, "_code_buffers", list
-    )()  # a bare storage has none that others share
+    # Bare storages have no aliases.
+    found: list[torch.Tensor] = getattr(child, "_code_buffers", list)()
     return found[0] if found and _native.in_memory(found[0]) else None
 
 
@@ -184,11 +181,8 @@ def drop_child(tensor: Quantized, name: str) -> None:
     """Does for the child of a hybrid tensor what drop() does for a direction."""
     codes, direction = _child_codes(tensor, _OTHER[name]), None
     child: Any = getattr(tensor, f"_{name}_storage")
-    if (
-        isinstance(tensor, torch.Tensor)
-        and codes is not None
-        and _child_codes(tensor, name) is not None
-    ):
+    is_tensor = isinstance(tensor, torch.Tensor) and _child_codes(tensor, name) is not None
+    if is_tensor and codes is not None:
         names = [buffer.name for buffer in child.BUFFERS]
         direction = Direction(name, codes, tensor.shape, _named(child, names), child)
     del child

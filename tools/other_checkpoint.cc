@@ -91,8 +91,8 @@ OtherFiles FindOtherFiles(const fs::path& folder, const std::set<fs::path>& targ
       others.unknown = name;
     }
   }
-  std::ranges::stable_partition(
-      others.replaced, [](const std::string& name) { return !name.ends_with(io::kIndexSuffix); });
+  std::stable_partition(others.replaced.begin(), others.replaced.end(),
+                        [](const std::string& name) { return !name.ends_with(io::kIndexSuffix); });
   return others;
 }
 

@@ -242,7 +242,7 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
         .push_back(&format);
   }
   same.insert(same.end(), widened.begin(), widened.end());
-  std::ranges::stable_partition(same, [&](const WrittenFormat* format) {
+  std::stable_partition(same.begin(), same.end(), [&](const WrittenFormat* format) {
     return format->input_scale.empty() || !form.input_scale.empty();
   });
   return same;

@@ -234,7 +234,7 @@ nb::object AsNumPyArray(const Argument& argument, nb::handle object) {
   });
   const nb::ndarray<nb::numpy> borrowed(array.view.data, rank, shape.data(), owner, strides.data(),
                                         bits);
-  const nb::object made =
+  nb::object made =
       nb::cast(borrowed, nb::rv_policy::reference).attr("view")(DTypeObject(array.view.dtype));
   if (!array.writable) made.attr("setflags")(nb::arg("write") = false);
   return made;

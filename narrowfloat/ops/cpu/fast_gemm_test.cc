@@ -388,7 +388,7 @@ TEST(FastGemmTest, GroupsOfOneRowAreThoseOfSingleCalls) {
   Random random(29);
   const Quantized one = Make("mxfp8_e4m3", 1, 64, random), w = Make("mxfp8_e4m3", 48, 64, random);
   std::vector<std::byte> out(std::size_t{48} * 4);
-  const TensorView view{out.data(), DType::kFloat32, {1, 48}, {48 * 4, 4}, {}};
+  const TensorView view{out.data(), DType::kFloat32, {1, 48}, {std::ptrdiff_t{48} * 4, 4}, {}};
   const ConstQuantizedView a = one.view, b = w.view;
   GroupedQgemm({&a, 1}, {&b, 1}, {&view, 1}, {.mode = GemmMode::kFast});
   EXPECT_EQ(out, Product(one, w, GemmLayout::kTN, GemmMode::kFast));

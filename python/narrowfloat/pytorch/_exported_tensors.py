@@ -33,8 +33,6 @@ CLASSES: dict[str, type] = {}
 
 def name_buffers(x: object) -> None:
     """Makes the buffers of a quantized tensor known to torch.export; a bare storage has none."""
-    if not torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
-        return
     mode = _recording_mode()
     if mode is None or not isinstance(x, torch.Tensor) or not _is_known(mode, x):
         return
@@ -45,11 +43,10 @@ def name_buffers(x: object) -> None:
 def name_tensor(x: object) -> None:
     """Makes a quantized tensor known to torch.export, as a tensor over its present buffers.
 
-    Must be called again when other buffers take their place. A tensor stays unknown if its buffers
-    are, or if a structure cannot describe it, such as one of a quantizer class of a program's own.
+    Must be called again after buffers were replaced. Does nothing if torch.export does not know the
+    buffers, or if no structure describes the tensor, such as one whose quantizer is of a class that
+    the program defines.
     """
-    if not torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
-        return
     mode = _recording_mode()
     if mode is None or not isinstance(x, torch.Tensor):
         return
@@ -68,11 +65,15 @@ def name_tensor(x: object) -> None:
 
 def is_recorded() -> bool:
     """Returns whether torch.export records operators now, with real tensors as constants."""
-    return torch.compiler.is_exporting() and _recording_mode() is not None
+    return _recording_mode() is not None
 
 
 def _recording_mode() -> ProxyTorchDispatchMode | None:
-    """Returns the mode that records operators of any class; None while it runs one of them."""
+    """Returns the mode of torch.export that records operators of any class; None outside of an
+    export, under Dynamo, and while the mode runs one of the operators.
+    """
+    if not torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
+        return None
     return torch._ops._get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY)
 
 

@@ -83,10 +83,10 @@ def is_asked_for_tangent() -> bool:
 
 
 def called_method_of(function: str) -> str | None:
-    """Returns the module of the function of that name whose call of a method asks this; None if
-    another function called the method.
+    """Returns the module of the function that called the running method, if that function has this
+    name; None otherwise.
 
-    Requires: it is asked by a function that the method calls.
+    Requires: the method calls the caller of this function directly.
     """
     if torch.compiler.is_dynamo_compiling():
         return None

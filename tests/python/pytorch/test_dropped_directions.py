@@ -194,13 +194,13 @@ def test_freed_memory_is_not_written() -> None:
 
 def test_nothing_is_kept_alive() -> None:
     gc.collect()
-    before = len(_dropped._noted)
+    before = len(_dropped._recorded)
     for kind in KINDS:
         whole = quantized(kind)
         alias = without(whole.detach(), "columnwise")
-        assert len(_dropped._noted) == before + 1 and buffers(alias)
+        assert len(_dropped._recorded) == before + 1 and buffers(alias)
         del whole, alias
         gc.collect()
-        assert len(_dropped._noted) == before
+        assert len(_dropped._recorded) == before
     without(quantized("mxfp8"), "columnwise")
-    assert len(_dropped._noted) == before
+    assert len(_dropped._recorded) == before

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to quantized tensors as autograd knows them: whose values they change, and how often.
+"""Autograd's view of writes to quantized tensors: their gradients, and their count in `_version`.
 
-What is expected is what a plain tensor gives.
+Each test expects what a plain tensor gives.
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ from narrowfloat.pytorch.tensor._operators import (
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
-from narrowfloat.pytorch.tensor.storage._dropped import regain_children
+from narrowfloat.pytorch.tensor.storage._dropped import take_back_children
 from narrowfloat.pytorch.utils import devices_match
 
 
@@ -293,7 +293,7 @@ def _empty_like(
 
 @implements(aten.zero_.default, HybridQuantizedTensor)
 def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
-    regain_children(tensor)
+    take_back_children(tensor)
     children: list[Any] = tensor._children()
     for child in children:
         zero_buffers(child)
@@ -332,7 +332,7 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> RowResult:
 def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, HybridQuantizedTensor) or not isinstance(src, HybridQuantizedTensor):
         return _copy(dst, src, non_blocking)
-    regain_children(dst)
+    take_back_children(dst)
     if dst.get_usages() != src.get_usages():
         raise NotImplementedError(
             "copy_ between hybrid tensors requires matching rowwise/columnwise usages, got "

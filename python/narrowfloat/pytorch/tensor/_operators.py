@@ -15,7 +15,7 @@ from narrowfloat.pytorch._tracing import CHILDREN
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.storage._dropped import regain
+from narrowfloat.pytorch.tensor.storage._dropped import take_back
 from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
@@ -202,7 +202,7 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, SchemeTensor) or not isinstance(src, SchemeTensor):
         return _copy(dst, src, non_blocking)
-    regain(dst)
+    take_back(dst)
     if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
     require_fresh(src)
@@ -232,7 +232,7 @@ def _zero(tensor: SchemeTensor) -> SchemeTensor:
 
 def zero_buffers(tensor: SchemeTensor) -> None:
     """Zeros the codes and every scale; what a part of a tensor shares with the rest stays."""
-    regain(tensor)
+    take_back(tensor)
     shared = tensor._shared_names() if tensor._cut is not None else ()
     for buffer in tensor.BUFFERS:
         values = tensor.__dict__[buffer.name]

@@ -298,7 +298,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
         part = dst._cut is not None
-        dropped.regain(dst)
+        dropped.take_back(dst)
         self._check_source(src, dst, part)
         if src.numel() == 0:
             self._with_group_of(dst)._fill_nothing(src, dst)
@@ -331,7 +331,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
         self._check_destination(dst)
-        dropped.regain(dst)
+        dropped.take_back(dst)
         self._check_source(src, dst, dst._cut is not None)
 
     def _write_part(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
@@ -370,9 +370,8 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         self._fill(src, fresh, noop)
 
     def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
-        self._fit(dst)
         quantizer = self
-        if dropped.regain(dst):  # what _fit() took from `dst`, and others have
+        if self._fit(dst) and dropped.take_back(dst):  # aliases have what _fit() dropped
             quantizer = self.copy()
             quantizer.set_usage(**dst.get_usages())
         try:
@@ -432,10 +431,13 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         quantizer.amax_reduction_group = group
         return quantizer
 
-    def _fit(self, dst: Quantized) -> None:
-        """Gives `dst` the buffers that this quantizer fills and takes those it does not."""
+    def _fit(self, dst: Quantized) -> bool:
+        """Gives `dst` the buffers that this quantizer fills and drops those it does not.
+
+        Returns whether the directions of `dst` were others.
+        """
         if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
-            return
+            return False
         specs = self._buffer_specs(tuple(dst.shape))
         device = dst.device
         dst._keep(*self._directions())
@@ -445,6 +447,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             elif getattr(dst, buffer.name) is None:
                 dtype, shape = specs[buffer.name]
                 setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
+        return True
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         _native.quantize(self._spec(), src, dst._role_buffers(), noop)

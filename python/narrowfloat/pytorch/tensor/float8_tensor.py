@@ -86,10 +86,10 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
             self._run(src, dst, noop_flag)
         return dst
 
-    def _fit(self, dst: Quantized) -> None:
+    def _fit(self, dst: Quantized) -> bool:
         data, transpose = dst._data, dst._transpose
-        if (data is not None, transpose is not None) != self._directions():
-            super()._fit(dst)
+        has = (data is not None, transpose is not None)
+        return has != self._directions() and super()._fit(dst)
 
     def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Casts a part under the scale of the whole.

@@ -38,7 +38,7 @@ from narrowfloat.pytorch.tensor._state_broadcast import (
     values_to_broadcast,
 )
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
-from narrowfloat.pytorch.tensor.storage._dropped import regain_children
+from narrowfloat.pytorch.tensor.storage._dropped import take_back_children
 from narrowfloat.pytorch.tensor.storage._scheme_storage import same_context
 from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     HybridQuantizedTensorStorage,
@@ -225,7 +225,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
             )
         src = source_tensor(src, src.device)
         quantizer = self
-        if regain_children(dst):
+        if take_back_children(dst):
             quantizer = self.copy()
             quantizer.set_usage(**dst.get_usages())
         quantizer._check_update(src, dst)
@@ -240,7 +240,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         return dst
 
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
-        regain_children(dst)
+        take_back_children(dst)
         flags = (self.rowwise_usage, self.columnwise_usage)
         children = (dst._rowwise_storage, dst._columnwise_storage)
         for quantizer, wanted, child in zip(self._children(), flags, children, strict=True):

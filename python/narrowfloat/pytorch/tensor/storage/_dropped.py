@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directions that one tensor over some codes lacks and another may have.
+"""Keeps aliases of a quantized tensor consistent when one of them lacks a direction.
 
-A write through either must reach both directions. What a tensor drops, and what it derives, is
-noted beside the codes that stay, if another tensor over them may have it. Nothing is kept alive,
-and nothing is noted of tensors without memory.
+Aliases share the codes of one direction. An alias that drops the other direction, or derives it,
+records that direction's buffers for the memory of the shared codes. A later write through any alias
+looks them up: it takes the direction back and writes both, or is refused. Records hold weak
+references, so that no memory is kept alive; tensors of graphs, which have no memory, have none.
 """
 
 from __future__ import annotations
@@ -22,70 +23,73 @@ from narrowfloat.pytorch._types import Quantized
 
 _OTHER = {"rowwise": "columnwise", "columnwise": "rowwise"}
 
-# Lists of directions, by the memory of the codes beside them. Without any, a write costs nothing.
-_noted: Any = WeakIdKeyDictionary()
+# Lists of recorded directions, by the memory of the shared codes.
+_recorded: Any = WeakIdKeyDictionary()
 
 
 class Direction:
-    """Refers to the buffers of a direction, by their fields' names.
+    """Refers weakly to the buffers of one direction, by their fields' names.
 
-    codes: those of the other direction, which the tensors share. shape: of the tensor.
+    shared: the codes of the other direction; no reference to them is kept. shape: of the tensor.
     child: of a hybrid tensor, the child that has the buffers.
     """
 
     def __init__(
         self,
         name: str,
-        codes: torch.Tensor,
+        shared: torch.Tensor,
         shape: torch.Size,
         buffers: Mapping[str, torch.Tensor],
         child: Any = None,  # noqa: ANN401  # a tensor of any family, or None
     ) -> None:
         self.name = name
-        self.codes = codes
         self.shape = shape
         self.make_child = None if child is None else _maker(child)
         values = child is not None and child.HOLDS_VALUES
         self._buffers = {field: _Reference(buffer, values) for field, buffer in buffers.items()}
+        self._extent, self._span = extent(shared), span(shared)
 
-    def note(self) -> None:
-        """Notes this direction beside the codes, to which it keeps no reference."""
-        codes = self.__dict__.pop("codes")
-        if self.buffers() is None:
-            return
-        self._extent = extent(codes)
-        memory = codes.untyped_storage()
-        known = _noted.get(memory, ())
-        if any(self._says_what(other) for other in known):
-            return
-        self._span = span(codes)
-        _noted[memory] = [*(other for other in known if other.buffers() is not None), self]
-
-    def _says_what(self, other: Direction) -> bool:
-        """Returns whether a direction that is noted beside these codes has the same buffers."""
+    def _is_same(self, other: Direction) -> bool:
+        """Returns whether two directions of the same shared codes have the same buffers."""
         if (self._extent, self.name, self.shape) != (other._extent, other.name, other.shape):
             return False
         mine, others = self._buffers, other._buffers
         return mine.keys() == others.keys() and all(mine[f].is_to(others[f]) for f in mine)
 
+    def record(self, shared: torch.Tensor) -> None:
+        """Records this direction for the memory of the shared codes.
+
+        Does nothing if no other tensor has its buffers, or if it is recorded already.
+        """
+        if self.buffers() is None:
+            return
+        memory = shared.untyped_storage()
+        known = _recorded.get(memory, ())
+        if not any(self._is_same(other) for other in known):
+            _recorded[memory] = [*(other for other in known if other.buffers() is not None), self]
+
     def buffers(self) -> dict[str, torch.Tensor] | None:
         """Returns the buffers; None if the memory of one of them is gone."""
-        found = {field: reference.buffer() for field, reference in self._buffers.items()}
-        there = {field: buffer for field, buffer in found.items() if buffer is not None}
-        return there if len(there) == len(found) else None
+        found: dict[str, torch.Tensor] = {}
+        for field, reference in self._buffers.items():
+            buffer = reference.buffer()
+            if buffer is None:
+                return None
+            found[field] = buffer
+        return found
 
     def has(self, codes: torch.Tensor) -> bool:
         """Returns whether these codes are in the memory of the buffers."""
         memory = codes.untyped_storage()
         return any(reference.is_in(memory) for reference in self._buffers.values())
 
-    def shares(self, codes: torch.Tensor) -> bool:
-        """Returns whether these codes of the other direction overlap those that are shared."""
+    def overlaps(self, codes: torch.Tensor) -> bool:
+        """Returns whether these codes of the other direction overlap the shared ones."""
         first, end = span(codes)
         return self._span[0] < end and first < self._span[1]
 
-    def is_beside(self, codes: torch.Tensor) -> bool:
-        """Returns whether these codes of the other direction are the very ones."""
+    def shares_all(self, codes: torch.Tensor) -> bool:
+        """Returns whether these codes of the other direction are exactly the shared ones."""
         return self._extent == extent(codes)
 
 
@@ -102,9 +106,10 @@ def _maker(tensor: Any) -> Callable[[dict[str, torch.Tensor]], Any]:  # noqa: AN
 
 
 class _Reference:
-    """Refers to a buffer through its memory, which all views of it share.
+    """Refers weakly to a buffer through its memory, which all views of it share.
 
-    values: the memory may be a program's, which the program keeps, so that the very tensor tells.
+    values: refers to the tensor too, because the memory may belong to the program, which keeps it
+    after every quantized tensor has dropped it.
     """
 
     def __init__(self, buffer: torch.Tensor, values: bool) -> None:
@@ -153,104 +158,105 @@ def _named(tensor: Quantized, names: list[str]) -> dict[str, torch.Tensor]:
     return {name: fields[name] for name in names if fields[name] is not None}
 
 
+def _shared_codes(tensor: Quantized, direction: str, hybrid: bool) -> torch.Tensor | None:
+    """Returns what aliases share of a direction, in memory, or None."""
+    return _child_codes(tensor, direction) if hybrid else _codes(tensor, direction)
+
+
 def _direction_of(tensor: Quantized, name: str) -> Direction | None:
     """Returns a direction of a tensor; None unless it has both."""
-    codes, names = _codes(tensor, _OTHER[name]), tensor._direction_buffers(name)
-    if not tensor._is_tensor or not names or codes is None or _codes(tensor, name) is None:
+    shared, names = _codes(tensor, _OTHER[name]), tensor._direction_buffers(name)
+    if not tensor._is_tensor or not names or shared is None or _codes(tensor, name) is None:
         return None
-    return Direction(name, codes, tensor.shape, _named(tensor, names))
+    return Direction(name, shared, tensor.shape, _named(tensor, names))
 
 
-def note_derived(tensor: Quantized) -> None:
-    """Notes the columnwise buffers that were made of the rowwise ones."""
-    direction = _direction_of(tensor, "columnwise")
-    if direction is not None:
-        direction.note()
+def _record(tensor: Quantized, direction: Direction | None, hybrid: bool = False) -> None:
+    shared = None if direction is None else _shared_codes(tensor, _OTHER[direction.name], hybrid)
+    if direction is not None and shared is not None:
+        direction.record(shared)
+
+
+def record_derived(tensor: Quantized) -> None:
+    """Records the columnwise buffers that were derived from the rowwise ones."""
+    _record(tensor, _direction_of(tensor, "columnwise"))
 
 
 def drop(tensor: Quantized, name: str) -> None:
-    """Sets the buffers of a direction to None, and notes them if another tensor has them."""
+    """Sets the buffers of a direction to None, and records them if another tensor has them."""
     direction = _direction_of(tensor, name)
     for field in tensor._direction_buffers(name):
         setattr(tensor, field, None)
-    if direction is not None:
-        direction.note()
+    _record(tensor, direction)
 
 
 def drop_child(tensor: Quantized, name: str) -> None:
     """Does for the child of a hybrid tensor what drop() does for a direction."""
-    codes, direction = _child_codes(tensor, _OTHER[name]), None
+    shared, direction = _child_codes(tensor, _OTHER[name]), None
     child: Any = getattr(tensor, f"_{name}_storage")
-    is_tensor = isinstance(tensor, torch.Tensor) and _child_codes(tensor, name) is not None
-    if is_tensor and codes is not None:
+    has_codes = isinstance(tensor, torch.Tensor) and _child_codes(tensor, name) is not None
+    if has_codes and shared is not None:
         names = [buffer.name for buffer in child.BUFFERS]
-        direction = Direction(name, codes, tensor.shape, _named(child, names), child)
-    del child
+        direction = Direction(name, shared, tensor.shape, _named(child, names), child)
+    del child  # so that the record finds whether another tensor has it
     setattr(tensor, f"_{name}_storage", None)
-    if direction is not None:
-        direction.note()
+    _record(tensor, direction, hybrid=True)
 
 
-def regain(tensor: Quantized, writes: bool = True) -> bool:
+def take_back(tensor: Quantized, writes: bool = True) -> bool:
     """Takes back the directions that other tensors over the same codes have.
 
     Returns whether there were any. writes: the tensor is about to be written.
     Errors: ReadOnlyError if a write would not reach a direction of another tensor.
     """
-    if not _noted.data:  # its length takes longer
-        return False
-    regained = False
-    for name, buffers, direction in _missing(tensor, _codes, hybrid=False):
+    taken = False
+    for name, buffers, direction in _missing(tensor, hybrid=False):
         if _codes(tensor, name) is None and direction is not None:
             tensor.__dict__.update(_in_shape(tensor, direction.shape, buffers))
-            regained = True
+            taken = True
         elif writes:
             _refuse(tensor, name)
-    return regained
+    return taken
 
 
-def regain_children(tensor: Quantized) -> bool:
-    """Does for a hybrid tensor that is about to be written what regain() does for others."""
-    regained = False
-    for name, buffers, direction in _missing(tensor, _child_codes, hybrid=True):
+def take_back_children(tensor: Quantized) -> bool:
+    """Does for a hybrid tensor that is about to be written what take_back() does for others."""
+    taken = False
+    for name, buffers, direction in _missing(tensor, hybrid=True):
         if getattr(tensor, f"_{name}_storage") is not None or direction is None:
             _refuse(tensor, name)
         if direction.shape != tensor.shape or direction.make_child is None:
             _refuse(tensor, name)
         setattr(tensor, f"_{name}_storage", direction.make_child(buffers))
-        regained = True
-    return regained
+        taken = True
+    return taken
 
 
 Missing = tuple[str, dict[str, torch.Tensor], Direction | None]
 
 
-def _missing(
-    tensor: Quantized,
-    codes_of: Callable[[Quantized, str], torch.Tensor | None],
-    hybrid: bool,
-) -> list[Missing]:
+def _missing(tensor: Quantized, hybrid: bool) -> list[Missing]:
     """Returns the directions of other tensors that a write to this one would not reach.
 
-    Each has its name, its buffers, and the direction itself if it is beside the same codes, None if
-    it is beside a part of them or more.
+    Each has its name, its buffers, and the record; None in place of the record if the other tensor
+    shares only a part of the codes, so that its buffers are not those of this tensor.
     """
     missing: list[Missing] = []
-    for name, other in _OTHER.items() if _noted else ():
-        own, beside = codes_of(tensor, name), codes_of(tensor, other)
-        if beside is None:
+    for name, other in _OTHER.items() if _recorded.data else ():  # bool() of it takes longer
+        own, shared = _shared_codes(tensor, name, hybrid), _shared_codes(tensor, other, hybrid)
+        if shared is None:
             continue
-        known: list[Direction] = _noted.get(beside.untyped_storage(), [])
-        # What is beside the same codes comes first: others may be parts of it.
-        for noted in sorted(known, key=lambda each: not each.is_beside(beside)):
-            if noted.name != name or hybrid != (noted.make_child is not None):
+        known: list[Direction] = _recorded.get(shared.untyped_storage(), [])
+        # Tensors over exactly these codes come first, because only their buffers can be taken.
+        for record in sorted(known, key=lambda each: not each.shares_all(shared)):
+            if record.name != name or hybrid != (record.make_child is not None):
                 continue
-            if (own is not None and noted.has(own)) or not noted.shares(beside):
+            if (own is not None and record.has(own)) or not record.overlaps(shared):
                 continue
-            buffers = noted.buffers()
+            buffers = record.buffers()
             if buffers is None:
                 continue
-            missing.append((name, buffers, noted if noted.is_beside(beside) else None))
+            missing.append((name, buffers, record if record.shares_all(shared) else None))
             own = next(iter(buffers.values())) if own is None else own
     return missing
 

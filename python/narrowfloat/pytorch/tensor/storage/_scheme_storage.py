@@ -516,7 +516,7 @@ class BlockStorage(SchemeStorage):
         spec = _native.make_spec(
             self._scheme() if scheme is None else scheme, True, True, self._layout_options()
         )
-        dropped.regain(self, writes=False)
+        dropped.take_back(self, writes=False)
         shape = tuple(self._columnwise_plan_shape())
         for planned in _native.plan(spec, shape):
             name = self._role_names[_native.ROLES.index(planned.role)]
@@ -526,7 +526,7 @@ class BlockStorage(SchemeStorage):
                     fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
                     setattr(self, name, fresh)
         _native.derive_columnwise(spec, shape, self._role_buffers())
-        dropped.note_derived(self)
+        dropped.record_derived(self)
 
     def _columnwise_plan_shape(self) -> torch.Size:
         """Returns the shape that column-wise buffers are planned for."""

@@ -13,7 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor.storage._dropped import regain
+from narrowfloat.pytorch.tensor.storage._dropped import take_back
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
@@ -169,7 +169,7 @@ class NVFP4TensorStorage(BlockStorage):
             )
         if self._rowwise_data is None:
             raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")
-        regain(self, writes=False)
+        take_back(self, writes=False)
         amax: Any = self._amax_rowwise
         if self._amax_columnwise is None:
             self._amax_columnwise = amax.clone()

@@ -359,7 +359,7 @@ std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
   if (convention == io::kConventionName) {
     written = io::OwnConfig(SpecsOf(tensors));
   } else {
-    // What the file says of the quantization is of other tensors.
+    // Drops the file's quantization_config: it describes the tensors that the folder had before.
     written = io::ConfigOf(MakeWriter(convention, tensors), model, io::WithoutQuantization(config));
   }
   return {io::WithQuantization(config, written), written.owner};

@@ -10,6 +10,7 @@
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/companion.h"
 #include "narrowfloat/io/strict_json.h"
+#include "narrowfloat/io/tensor_name.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -23,12 +24,6 @@ nlohmann::json ParseConfig(const std::string& text) {
   nlohmann::json config = ParsePythonJson(source, text, kCompanionDepth);
   if (!config.is_object()) throw InvalidArgument(fmt::format("{} must be an object", source));
   return config;
-}
-
-/// Returns the part of a name before its last component.
-std::string_view ModuleOf(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
 /// Returns whether the model has an embedding, but not the output head `head`: then the two are
@@ -47,7 +42,6 @@ bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& head) 
 /// Returns the modules whose matrix stays plain, by the names that owners use. Stacked experts are
 /// parameters of one module, which is named if all of them stay plain; else their own names are.
 Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& model) {
-  constexpr std::string_view kWeight = ".weight";
   std::set<std::string_view> mixed;  // modules of experts, some of which are quantized
   for (const ModelTensor& tensor : tensors) {
     if (tensor.quantized && config::IsStackedExperts(tensor.name)) {
@@ -58,7 +52,7 @@ Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& mo
   for (const ModelTensor& tensor : tensors) {
     if (tensor.rank < 2 || tensor.quantized) continue;
     const std::string_view module = ModuleOf(tensor.name);
-    if (tensor.name.ends_with(kWeight)) plain.insert(module);
+    if (tensor.name.ends_with(kPlainWeight)) plain.insert(module);
     if (!config::IsStackedExperts(tensor.name)) continue;
     plain.insert(mixed.contains(module) ? tensor.name : module);
   }

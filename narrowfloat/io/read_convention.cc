@@ -149,9 +149,8 @@ class Grouping {
   /// is none.
   std::string InputScaleOf(const std::string& weight) {
     if (!weight.ends_with(kPlainWeight)) return "";
-    const std::string stem = weight.substr(0, weight.size() - kPlainWeight.size());
     for (const std::string_view suffix : convention_.input_scales) {
-      std::string name = stem + std::string(suffix);
+      std::string name = std::string(StemOf(weight)).append(suffix);
       const Found* scale = Find(name);
       if (scale == nullptr) continue;
       const TensorEntry& entry = scale->tensor->entries.front();
@@ -217,10 +216,14 @@ class Grouping {
   bool IsZeroPoint(const TensorLocation& location) const {
     const StoredTensor& tensor = *location.tensor;
     if (!tensor.IsPlain() || !tensor.name.ends_with(".weight_zero_point")) return false;
-    std::vector<std::byte> bytes(tensor.Bytes());
-    ReadBuffer(location, 0, bytes);
-    if (std::ranges::any_of(bytes, [](std::byte byte) { return byte != std::byte{0}; })) {
-      RefuseMeaning(tensor.name);
+    constexpr std::uint64_t kPieceBytes = 65536;
+    std::vector<std::byte> piece;
+    for (std::uint64_t begin = 0; begin < tensor.Bytes(); begin += piece.size()) {
+      piece.resize(std::min(kPieceBytes, tensor.Bytes() - begin));
+      HomeOf(location, 0).file.Read(tensor.entries.front(), begin, piece);
+      if (std::ranges::any_of(piece, [](std::byte byte) { return byte != std::byte{0}; })) {
+        RefuseMeaning(tensor.name);
+      }
     }
     return true;
   }

@@ -295,10 +295,9 @@ std::vector<TensorEntry> PlanWritten(const std::string& operation, const Convent
 
 std::optional<TensorEntry> WrittenInputScale(const WrittenFormat& format, const std::string& name) {
   if (format.input_scale.empty()) return std::nullopt;
-  std::string stem =
-      name.ends_with(kPlainWeight) ? name.substr(0, name.size() - kPlainWeight.size()) : name;
-  return TensorEntry{
-      .name = stem.append(format.input_scale), .dtype = FileDType::kF32, .shape = {}};
+  return TensorEntry{.name = std::string(StemOf(name)).append(format.input_scale),
+                     .dtype = FileDType::kF32,
+                     .shape = {}};
 }
 
 std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,

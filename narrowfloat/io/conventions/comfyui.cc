@@ -21,15 +21,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kWeight = ".weight", kScale = ".weight_scale",
-                           kGlobal = ".weight_scale_2";
+constexpr std::string_view kScale = ".weight_scale", kGlobal = ".weight_scale_2";
 constexpr std::string_view kLayer = ".comfy_quant", kLayers = "_quantization_metadata";
 constexpr int kMaxDepth = 8;
 constexpr std::uint64_t kMaxLayerBytes = 65536;
 
 constexpr WeightNames kWeights[] = {
-    {.codes = kWeight, .scale = ".scale_weight", .plain = kWeight, .evidence = Evidence::kFp8},
-    {.codes = kWeight, .scale = kScale, .plain = kWeight},
+    {.codes = kPlainWeight,
+     .scale = ".scale_weight",
+     .plain = kPlainWeight,
+     .evidence = Evidence::kFp8},
+    {.codes = kPlainWeight, .scale = kScale, .plain = kPlainWeight},
 };
 
 constexpr std::string_view kInputScales[] = {".scale_input", ".input_scale"};
@@ -79,8 +81,8 @@ void CheckOptions(const std::string& source, const json& options) {
 }
 
 WeightDescription Describe(const std::string& layer, const LayerFormat& format) {
-  return {.plain = layer + std::string(kWeight),
-          .codes = layer + std::string(kWeight),
+  return {.plain = layer + std::string(kPlainWeight),
+          .codes = layer + std::string(kPlainWeight),
           .scale = layer + std::string(kScale),
           .global = format.is_nvfp4 ? layer + std::string(kGlobal) : "",
           .code_types = {format.codes},
@@ -187,7 +189,7 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   }
   for (const Shard& shard : checkpoint.shards()) {
     for (WeightDescription& weight : DescribeByMetadata(checkpoint, shard)) {
-      const std::string own = LayerOf(weight.plain, kWeight) + std::string(kLayer);
+      const std::string own = LayerOf(weight.plain, kPlainWeight) + std::string(kLayer);
       if (checkpoint.Find(own).tensor == nullptr) weights.push_back(std::move(weight));
     }
   }

@@ -11,6 +11,7 @@
 
 #include "narrowfloat/io/file_dtype.h"
 #include "narrowfloat/io/safetensors_header.h"
+#include "narrowfloat/io/tensor_name.h"
 #include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat::io {
@@ -79,8 +80,6 @@ struct WrittenFormat {
   std::string_view input_scale = "";     // suffix of the scale of inputs that its readers need
   bool experts_only = false;             // whether its readers expect it of routed experts alone
 };
-
-inline constexpr std::string_view kPlainWeight = ".weight";  // suffix of a layer's float matrix
 
 /// How one project stores quantized weights. Codes and scales have the meaning that their types
 /// and shapes say (ForeignWeight); a row lists what differs between projects.

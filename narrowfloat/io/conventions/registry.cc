@@ -29,18 +29,10 @@ bool IsOneOf(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Removes the last component of a name and returns it.
-std::string_view TakeLast(std::string_view& name) {
-  const std::size_t dot = name.rfind('.');
-  const std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
-  name = dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
-  return last;
-}
-
 }  // namespace
 
 bool IsCacheScale(std::string_view name) {
-  const std::string_view parameter = TakeLast(name), module = TakeLast(name);
+  const std::string_view parameter = ParameterOf(name), module = ParameterOf(ModuleOf(name));
   const bool is_projection = IsOneOf(kProjections, module);
   if (parameter == "output_scale") return is_projection;  // AutoFP8, Quark
   if (IsOneOf(kProbabilityScales, parameter)) return IsOneOf(kAttentions, module);

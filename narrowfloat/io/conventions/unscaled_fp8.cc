@@ -12,16 +12,8 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
-
 bool IsUnscaledCode(const TensorLocation& location) {
   return location.tensor->IsPlain() && IsFp8(location.tensor->entries.front().dtype);
-}
-
-/// Returns the module that a tensor belongs to, by its name.
-std::string_view ModuleOf(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
 bool SaysScale(std::string_view text) {
@@ -32,16 +24,14 @@ bool SaysScale(std::string_view text) {
 class CodeNames {
  public:
   void Add(const std::string& name) {
-    std::string_view stem = name;
-    if (stem.ends_with(kWeight)) stem.remove_suffix(kWeight.size());
-    stems_.emplace(stem, &name);
+    stems_.emplace(StemOf(name), &name);
     modules_.emplace(ModuleOf(name), &name);
   }
 
   /// Returns the name of the codes that the tensor `name` may scale; null if there are none.
   const std::string* CodesOf(std::string_view name) const {
     const std::string_view module = ModuleOf(name);
-    const std::string_view parameter = name.substr(module.empty() ? 0 : module.size() + 1);
+    const std::string_view parameter = ParameterOf(name);
     if (SaysScale(parameter)) {
       if (const auto found = modules_.find(module); found != modules_.end()) return found->second;
     }
@@ -58,7 +48,7 @@ class CodeNames {
   }
 
  private:
-  std::unordered_map<std::string_view, const std::string*> stems_;    // without ".weight"
+  std::unordered_map<std::string_view, const std::string*> stems_;    // without kPlainWeight
   std::unordered_map<std::string_view, const std::string*> modules_;  // one of each module
 };
 

@@ -58,7 +58,7 @@ _SPEC_OF_FILE = "importlib.util.spec_from_file_location"
 
 
 class Context(NamedTuple):
-    """What a module imports.
+    """Describes the imports of a module.
 
     torch_names holds the path below torch of each name, () of torch itself. top_imports are the
     places of imports that no function holds. uses_torch is False for modules of JAX or Triton.

@@ -60,9 +60,9 @@ def device(
 
 
 def place(device: object) -> object:
-    """Returns "cpu" for the name or the number of a CUDA device, and the CPU for the device.
+    """Returns "cpu" for the name or the number of a CUDA device, and the CPU for a CUDA device.
 
-    Returns what is none of these as it is.
+    Returns any other value unchanged.
     """
     if isinstance(device, str):
         return "cpu" if _names_gpu(device) else device

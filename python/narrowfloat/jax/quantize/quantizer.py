@@ -40,8 +40,8 @@ def compute_scale_from_amax(
 ) -> jax.Array:
     """Returns float32 (1,): the largest code over amax over 2^margin, at most the largest float.
 
-    Where amax is not above 0 or not finite it is `scale`, or 1. Errors: TypeError if margin is not
-    a number; ValueError for a shape other than (1,).
+    Returns `scale`, or 1 without one, where amax is not positive and finite.
+    Errors: TypeError if margin is not a number; ValueError for a shape other than (1,).
     """
     check_number("compute_scale_from_amax", "margin", margin)
     if amax.shape != (1,):

@@ -151,6 +151,41 @@ TEST_F(CudaVerbTest, HadamardTransformOfEachExponent) {
   }
 }
 
+/// Columns whose exponents differ by up to a spread: for small ones the sums are exact in binary32
+/// or binary64, for others only bounds of them are known. Mantissas are any, or have one bit, so
+/// that many sums lie halfway between two items; pairs of opposite items let large ones cancel.
+TEST_F(CudaVerbTest, HadamardTransformOfExponentsFarApart) {
+  const Shape shape{16, IsRealDevice() ? 2050 : 130};
+  for (const DType dtype : kDTypes) {
+    const int mantissa_bits = dtype == DType::kFloat32 ? 23 : dtype == DType::kBFloat16 ? 7 : 10;
+    const std::uint32_t most = dtype == DType::kFloat16 ? 30 : 254;
+    const int sign_bit = static_cast<int>(ItemSize(dtype)) * 8 - 1;
+    for (const std::uint32_t largest : {most, most * 3 / 5, most / 5}) {
+      for (const std::uint32_t spread : {3u, 8u, 10u, 12u, 14u, 16u, 20u, 26u, 40u, 44u, 60u}) {
+        for (const bool one_bit : {false, true}) {
+          FloatTensor in(dtype, shape);
+          const auto cols = static_cast<std::size_t>(shape[1]);
+          for (std::size_t i = 0; i < in.size(); ++i) {
+            const auto random = random_();
+            if (i / cols % 2 == 1 && random % 8 == 0) {
+              in.SetBits(i, in.Bits(i - cols) ^ 1u << sign_bit);
+              continue;
+            }
+            const auto below = static_cast<std::uint32_t>(random >> 8) % (spread + 1);
+            const std::uint32_t exponent = below < largest ? largest - below : 0;
+            const auto bits = static_cast<std::uint32_t>(random >> 32);
+            const std::uint32_t mantissa =
+                one_bit ? bits % 2 << (mantissa_bits - 1) : bits & ((1u << mantissa_bits) - 1u);
+            in.SetBits(i, exponent << mantissa_bits | mantissa | (bits >> 31) << sign_bit);
+          }
+          ExpectTransformed(in, kHadamardSignMask, Placement::kContiguous);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaVerbTest, GroupedQuantize) {
   const std::vector<std::int64_t> rows{6, 0, 130, 2, 32, 30};
   constexpr std::int64_t kCols = 40;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "narrowfloat/kernels/cuda/e2m1.cuh"
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/numerics/exact_sum.h"
 #include "narrowfloat/numerics/hadamard.h"
@@ -25,8 +26,8 @@ __device__ __forceinline__ std::uint32_t RoundOnce(double value) {
   }
 }
 
-/// The transform as the reference computes it, for groups whose sums binary64 may not hold, and for
-/// infinities and NaN. Not out of line: nvcc 13.0 does not count the local memory of a function
+/// The transform as the reference computes it, for groups that the functions below do not take, and
+/// for infinities and NaN. Not out of line: nvcc 13.0 does not count the local memory of a function
 /// that it clones into a kernel, and the kernel then writes beyond its stack.
 template <class T>
 __device__ __forceinline__ void TransformAnyGroup(const float (&in)[kHadamardSize],
@@ -58,6 +59,30 @@ __device__ __forceinline__ void TransformAnyGroup(const float (&in)[kHadamardSiz
   for (std::size_t j = 0; j < kHadamardSize; ++j) out[j] = items[j];
 }
 
+/// Replaces 16 numbers by the sums of the transform, without its scale.
+template <class Number>
+__device__ __forceinline__ void AddByHalves(Number (&sums)[kHadamardSize]) {
+#pragma unroll
+  for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
+#pragma unroll
+    for (std::size_t k = 0; k < kHadamardSize; ++k) {
+      if ((k & half) != 0) continue;
+      const Number a = sums[k], b = sums[k + half];
+      sums[k] = a + b;
+      sums[k + half] = a - b;
+    }
+  }
+}
+
+/// How far a quarter of one of AddByHalves' sums may be from the exact one, over the largest
+/// magnitude of the terms. With terms below 2^(e+1) and p bits of precision, the roundings of the
+/// four additions are at most 2^(e+1-p), 2^(e+2-p), 2^(e+3-p) and 2^(e+4-p), and each addition
+/// doubles the error of those before it: 2^(e+6-p), of which a quarter is 2^(e+4-p). The bound is
+/// twice that, for the rounding of the quarter plus or minus the bound, which is at most 2^(e+2-p).
+/// A quarter whose two bounds are rounded to the same item is rounded to it too.
+template <class Number>
+constexpr Number kSumBound = sizeof(Number) == 4 ? Number{0x1p-19f} : Number{0x1p-48};
+
 /// Writes the items of the random Hadamard transform of 16 items, each rounded once. Sums are exact
 /// in binary64 if the exponents of the terms differ by less than its precision allows.
 template <class T>
@@ -83,25 +108,25 @@ __device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
     const std::uint32_t low = magnitude == 0 ? 0xFFu : field == 0 ? 1u : field;
     smallest = low < smallest ? low : smallest;
   }
-  if (largest == 0xFF || (smallest < largest && largest - smallest > kMostRange)) {
-    TransformAnyGroup<T>(in, sign_mask, out);
-    return;
-  }
+  if (largest == 0xFF) return TransformAnyGroup<T>(in, sign_mask, out);
   double sums[kHadamardSize];
 #pragma unroll
   for (std::size_t k = 0; k < kHadamardSize; ++k)
     sums[k] = static_cast<double>((sign_mask >> k & 1u) != 0 ? -in[k] : in[k]);
-#pragma unroll
-  for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
-#pragma unroll
-    for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      if ((k & half) != 0) continue;
-      const double a = sums[k], b = sums[k + half];
-      sums[k] = a + b;
-      sums[k + half] = a - b;
-    }
-  }
+  AddByHalves(sums);
   static_assert(kHadamardScale == 0.25);
+  if (smallest < largest && largest - smallest > kMostRange) {
+    // The power of two above all terms.
+    const double bound =
+        kSumBound<double> * std::bit_cast<double>(static_cast<std::uint64_t>(largest + 897u) << 52);
+    bool differs = false;
+#pragma unroll
+    for (std::size_t j = 0; j < kHadamardSize; ++j) {
+      const double quarter = sums[j] * kHadamardScale;
+      differs |= RoundOnce<T>(quarter - bound) != RoundOnce<T>(quarter + bound);
+    }
+    if (differs) return TransformAnyGroup<T>(in, sign_mask, out);
+  }
 #pragma unroll
   for (std::size_t j = 0; j < kHadamardSize; ++j)
     out[j] = RoundOnce<T>(sums[j] * kHadamardScale + 0.0);  // + 0.0: a sum of zeros is +0
@@ -151,8 +176,19 @@ __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint
          high - low <= kMostRange;
 }
 
+/// Returns true if binary32 holds a bound of the errors of sums of 16 items, and the sums.
+/// `largest` is the pattern of the items' largest magnitude.
+template <class T>
+__device__ __forceinline__ bool HasSumBound(std::uint32_t largest) {
+  // Bounds are normal numbers, and sums are finite.
+  constexpr std::uint32_t kLeastField = T::kBias == 127 ? 20u : 1u;
+  constexpr std::uint32_t kMostField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
+  const std::uint32_t field = largest >> T::kMantissaBits;
+  return largest <= T::kMaxCode && field >= kLeastField && field <= kMostField;
+}
+
 /// Replaces the 16 items of the one or two columns of a word per row by their transforms. Adds in
-/// binary32 where that is exact.
+/// binary32 where that is exact, or where its errors do not change what the sums are rounded to.
 template <class T>
 __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardSize],
                                                std::uint32_t sign_mask) {
@@ -169,9 +205,10 @@ __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardS
       largest = LargerHalves(largest, magnitudes);
       preceding = SmallerPreceding(magnitudes, preceding);
     }
-    const bool fits[2] = {SumsFitBinary32<T>(largest & 0xFFFFu, preceding & 0xFFFFu),
-                          SumsFitBinary32<T>(largest >> 16, preceding >> 16)};
-    if (fits[0] && fits[1]) {
+    const std::uint32_t largest_of[2] = {largest & 0xFFFFu, largest >> 16};
+    const bool fits[2] = {SumsFitBinary32<T>(largest_of[0], preceding & 0xFFFFu),
+                          SumsFitBinary32<T>(largest_of[1], preceding >> 16)};
+    if ((fits[0] || HasSumBound<T>(largest_of[0])) && (fits[1] || HasSumBound<T>(largest_of[1]))) {
       float sums[2][kHadamardSize];
 #pragma unroll
       for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -179,24 +216,29 @@ __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardS
         sums[0][k] = Widen<T>(signed_items & 0xFFFFu);
         sums[1][k] = Widen<T>(signed_items >> 16);
       }
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-#pragma unroll
-        for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
-#pragma unroll
-          for (std::size_t k = 0; k < kHadamardSize; ++k) {
-            if ((k & half) != 0) continue;
-            const float a = sums[column][k], b = sums[column][k + half];
-            sums[column][k] = a + b;
-            sums[column][k + half] = a - b;
-          }
-        }
-      }
+      AddByHalves(sums[0]);
+      AddByHalves(sums[1]);
       constexpr auto kScale = static_cast<float>(kHadamardScale);
+      // The items of two quarters plus `first` and `second`.
+      const auto items = [&](std::size_t j, float first, float second) {
+        return NarrowPair<T>(FusedAdd(sums[0][j], kScale, first),
+                             FusedAdd(sums[1][j], kScale, second));
+      };
+      bool differs = false;
+      if (!fits[0] || !fits[1]) {
+        float bounds[2];
 #pragma unroll
-      for (std::size_t j = 0; j < kHadamardSize; ++j)
-        words[j] = NarrowPair<T>(sums[0][j] * kScale + 0.0f, sums[1][j] * kScale + 0.0f);
-      return;
+        for (int column = 0; column < 2; ++column)
+          bounds[column] = fits[column] ? 0.0f : Widen<T>(largest_of[column]) * kSumBound<float>;
+#pragma unroll
+        for (std::size_t j = 0; j < kHadamardSize; ++j)
+          differs |= items(j, -bounds[0], -bounds[1]) != items(j, bounds[0], bounds[1]);
+      }
+      if (!differs) {
+#pragma unroll
+        for (std::size_t j = 0; j < kHadamardSize; ++j) words[j] = items(j, 0.0f, 0.0f);
+        return;
+      }
     }
     // Each column is taken out at the low end, and its transform put in at the high end.
 #pragma unroll 1

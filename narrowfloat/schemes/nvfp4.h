@@ -62,7 +62,15 @@ struct Nvfp4Rule {
   }
 
   NF_HD static constexpr BlockScale ScaleBlock(float amax, const TensorState& state) noexcept {
-    return ScaleFor(AtMost(amax * state.encode_over_max, kLargestFloat), state);
+    return ScaleFor(WantedScale(amax, state), state);
+  }
+  /// Returns what a block's scale_inv is before it is rounded to E4M3.
+  NF_HD static constexpr float WantedScale(float amax, const TensorState& state) noexcept {
+    return AtMost(amax * state.encode_over_max, kLargestFloat);
+  }
+  /// Returns the factor that a block's items are multiplied by, from the code of its scale_inv.
+  NF_HD static constexpr float FactorOfCode(std::uint32_t code, const TensorState& state) noexcept {
+    return AtMost(1.0f / (DecodeFast<Scale>(code) * state.reciprocal_encode), kLargestFloat);
   }
 
   NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv,
@@ -78,8 +86,14 @@ struct Nvfp4Rule {
   /// Returns the scales that map the amax to 4 and to 6. The second is used on equal errors or NaN.
   NF_HD static constexpr std::array<BlockScale, 2> Candidates(float amax,
                                                               const TensorState& state) noexcept {
+    const std::array<float, 2> wanted = WantedCandidates(amax, state);
+    return {ScaleFor(wanted[0], state), ScaleFor(wanted[1], state)};
+  }
+  /// Returns what the candidates' scale_inv are before they are rounded to E4M3.
+  NF_HD static constexpr std::array<float, 2> WantedCandidates(float amax,
+                                                               const TensorState& state) noexcept {
     const float to_six = amax / kMaxValue<Element> * state.encode;
-    return {ScaleFor(to_six * 1.5f, state), ScaleFor(to_six, state)};
+    return {to_six * 1.5f, to_six};
   }
   /// Returns one element's term of a candidate's error. Terms of a line are added in order.
   NF_HD static constexpr float Error(std::uint32_t code, std::uint32_t scale_inv, float x,
@@ -98,8 +112,7 @@ struct Nvfp4Rule {
   }
   NF_HD static constexpr BlockScale ScaleFor(float wanted, const TensorState& state) noexcept {
     const std::uint32_t code = EncodeFast<Scale>(wanted);  // saturates at 448
-    return {code,
-            AtMost(1.0f / (DecodeFast<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
+    return {code, FactorOfCode(code, state)};
   }
 };
 

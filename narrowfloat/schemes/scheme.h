@@ -94,10 +94,13 @@ concept FourOverSixScheme = Scheme<S> &&
 
 /// A scheme whose block scale is a narrow float, itself scaled by one scale per tensor.
 template <class S>
-concept TwoLevelScheme = Scheme<S> && requires(const typename S::TensorState& state) {
+concept TwoLevelScheme = Scheme<S> &&
+    requires(float x, std::uint32_t code, const typename S::TensorState& state) {
   typename S::Scale;
   { state.encode_over_max } -> std::convertible_to<float>;
   { state.reciprocal_encode } -> std::convertible_to<float>;
+  { S::WantedScale(x, state) } -> std::same_as<float>;
+  { S::FactorOfCode(code, state) } -> std::same_as<float>;
 };
 
 /// A scheme with one scale for the whole tensor, known before the first element is encoded.

@@ -57,6 +57,10 @@ __global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsi
     if (EncodeEightSpecial(EightFloats::Of(item)) != word) return true;
     if (x != x || other != other) return false;
     if (RoundToE2M1(fminf(fabsf(x), 6.0f)) != fabsf(Decode<E2M1>(code))) return true;
+    if (fabsf(x) < kFirstSaturated &&
+        (CodeE2M1<false>(fabsf(x)) - std::bit_cast<std::uint32_t>(kRoundsToIntegers)) !=
+            (code & 7u))
+      return true;
     return EncodeEight(item, 1.0f) != word;
   });
 }
@@ -81,7 +85,7 @@ __global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsig
 
 /// Words of bfloat16 items, as rows and as columns. The input is the sign and mantissa of the first
 /// item, its exponent, and 6 bits of a scale that maps the items, whose exponents differ by up to
-/// 4, to where E2M1's steps are. Powers of two map none beyond 6.
+/// 4, to where E2M1's steps are.
 __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const std::uint32_t first = pattern & 0xFFu, exponent = (pattern >> 8 & 0xFFu) % 250u;
@@ -95,12 +99,12 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
     const auto item_of = [&](int i) {
       return Decode<BFloat16>(words[i / 2] >> (i % 2 * 16) & 0xFFFFu);
     };
-    // Maps the largest exponent of the items to 2; times 1 to 2 with all bits of a mantissa.
-    const std::uint32_t power = 252u - exponent;
+    // Scales map the largest item, which is below 1.5 times a power of two, below 7 and 6.
+    const std::uint32_t power = 251u - exponent;
     const std::uint32_t random = (pattern >> 16) * 0x9E3779B9u;
-    const auto scale = std::bit_cast<float>(power << 23 | random >> 9);
-    const auto other = std::bit_cast<float>(power << 23 | ~random >> 9);
-    const auto of_power = std::bit_cast<float>(power << 23);
+    const float scale = std::bit_cast<float>(power << 23 | random >> 9) * (7.0f / 6.0f);
+    const float other = std::bit_cast<float>(power << 23 | ~random >> 9) * (7.0f / 6.0f);
+    const auto of_power = std::bit_cast<float>((power + 1u) << 23);
     const auto differs = [&](const std::uint32_t(&codes)[2], const auto& item, float factor) {
       bool any = false;
       for (int i = 0; i < 16; ++i)

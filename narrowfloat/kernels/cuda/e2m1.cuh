@@ -46,19 +46,24 @@ __device__ __forceinline__ std::uint32_t SmallestOf(float a, float b, float c) {
 #endif
 }
 
-/// Returns the pattern of kRoundsToIntegers plus the code of a magnitude m that is no NaN. The code
-/// is the smallest of three numbers, each of which is rounded to an integer, ties to even, by the
-/// one addition that is not exact:
+/// Returns the pattern of kRoundsToIntegers plus the code of a magnitude m that is no NaN, and,
+/// unless kSaturates, less than kFirstSaturated. The code is the smallest of three numbers, each of
+/// which is rounded to an integer, ties to even, by the one addition that is not exact:
 ///
 ///   m          smallest number        example
 ///   0 to 2     2m                     1.25: 2.5 is rounded to 2, the code of 1
 ///   2 to 4     m + 2                  3.5: 5.5 is rounded to 6, the code of 4
 ///   from 4     6 + Saturate(m/2 - 2)  5: 6.5 is rounded to 6, the code of 4; 7 at most
+///   4 to 7     4 + m/2                the same, in one instruction
 constexpr float kRoundsToIntegers = 12582912.0f;  // 1.5 * 2^23
+constexpr float kFirstSaturated = 7.0f;           // 4 + m/2 is then rounded to 8
+template <bool kSaturates = true>
 __device__ __forceinline__ std::uint32_t CodeE2M1(float magnitude) {
   const float below_two = FusedAdd(magnitude, 2.0f, kRoundsToIntegers);
   const float below_four = magnitude + (kRoundsToIntegers + 2.0f);
-  const float from_four = Saturate(FusedAdd(magnitude, 0.5f, -2.0f)) + (kRoundsToIntegers + 6.0f);
+  const float from_four =
+      kSaturates ? Saturate(FusedAdd(magnitude, 0.5f, -2.0f)) + (kRoundsToIntegers + 6.0f)
+                 : FusedAdd(magnitude, 0.5f, kRoundsToIntegers + 4.0f);
   return SmallestOf(below_two, below_four, from_four);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes words of bfloat16 items, for devices of compute capability 9.0 and later. Requires of all
-// functions: no item is NaN or infinite. The tests compare them with the definitions.
+// functions: no item is NaN or infinite, and the magnitudes of the products with scales are less
+// than kFirstSaturated. The tests compare them with the definitions.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -82,8 +83,8 @@ __device__ __forceinline__ void EncodeRowWords(const std::uint32_t (&words)[8], 
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       const std::uint32_t word = words[w * 4 + i / 2];
-      of_items[i] = CodeE2M1(fabsf(Widen<BFloat16>(word & 0xFFFFu)) * scale);
-      of_items[i + 1] = CodeE2M1(fabsf(Widen<BFloat16>(word >> 16)) * scale);
+      of_items[i] = CodeE2M1<false>(fabsf(Widen<BFloat16>(word & 0xFFFFu)) * scale);
+      of_items[i + 1] = CodeE2M1<false>(fabsf(Widen<BFloat16>(word >> 16)) * scale);
     }
     std::uint32_t even, odd;
     GatherSigns<1>(words + w * 4, even, odd);
@@ -101,8 +102,8 @@ __device__ __forceinline__ void EncodeColumnWords(const std::uint32_t* words,
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const std::uint32_t word = words[w * 8 + i];
-      of_items[0][i] = CodeE2M1(fabsf(Widen<BFloat16>(word & 0xFFFFu)) * scales[0]);
-      of_items[1][i] = CodeE2M1(fabsf(Widen<BFloat16>(word >> 16)) * scales[1]);
+      of_items[0][i] = CodeE2M1<false>(fabsf(Widen<BFloat16>(word & 0xFFFFu)) * scales[0]);
+      of_items[1][i] = CodeE2M1<false>(fabsf(Widen<BFloat16>(word >> 16)) * scales[1]);
     }
     std::uint32_t even[2], odd[2];
     GatherSigns<2>(words + w * 8, even[0], even[1]);

@@ -2,6 +2,8 @@
 // 4over6: the choice between two scales of a block by the errors of its codes.
 #pragma once
 
+#include <array>
+
 #include "narrowfloat/kernels/cuda/e2m1.cuh"
 #include "narrowfloat/kernels/cuda/tile.cuh"
 #include "narrowfloat/schemes/scheme.h"
@@ -89,8 +91,8 @@ __device__ __forceinline__ float ErrorOf(const typename S::TensorState& state, c
 /// Finds the errors of 16 items of a line for both candidates.
 template <Scheme S, class Item>
 __device__ __forceinline__ void FindErrors(const typename S::TensorState& state, const Item& item,
-                                           int count, float amax, float (&errors)[2]) {
-  const auto candidates = S::Candidates(amax, state);
+                                           int count, const std::array<BlockScale, 2>& candidates,
+                                           float (&errors)[2]) {
 #pragma unroll 1
   for (int c = 0; c < 2; ++c) {
     const float error = ErrorOf<S>(state, item, count, c == 0 ? candidates[0] : candidates[1]);
@@ -99,10 +101,8 @@ __device__ __forceinline__ void FindErrors(const typename S::TensorState& state,
 }
 
 /// Returns the candidate with the smaller error; the second one if they are equal or NaN.
-template <Scheme S>
-__device__ __forceinline__ BlockScale Choose(const typename S::TensorState& state, float amax,
+__device__ __forceinline__ BlockScale Choose(const std::array<BlockScale, 2>& candidates,
                                              const float (&errors)[2]) {
-  const auto candidates = S::Candidates(amax, state);
   return errors[0] < errors[1] ? candidates[0] : candidates[1];
 }
 

@@ -70,10 +70,14 @@ struct DirectionMemory {
   ScaleStrides strides{};
   Number amax;                         // of the tensor, for schemes that use one
   const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
-  const std::byte* state = nullptr;    // the scheme's TensorState of `amax`, if it was made before
+  // What StoreNumbers made of `amax`: the scheme's TensorState and the factors of its scales'
+  // codes. Null if there is an amax per line.
+  const std::byte* state = nullptr;
 };
 
-inline constexpr std::size_t kMostStateBytes = 64;  // of a scheme's TensorState
+inline constexpr std::size_t kMostTensorStateBytes = 64;  // of a scheme's TensorState
+inline constexpr std::size_t kScaleCodes = 256;           // of scales of one byte
+inline constexpr std::size_t kMostStateBytes = kMostTensorStateBytes + kScaleCodes * sizeof(float);
 
 struct QuantizeCall {
   DType dtype;

@@ -2,6 +2,8 @@
 // Quantizes the columns of a tile that lies in shared memory, by schemes of 4-bit codes.
 #pragma once
 
+#include <array>
+
 #include "narrowfloat/kernels/cuda/four_over_six.cuh"
 #include "narrowfloat/kernels/cuda/hadamard.cuh"
 #include "narrowfloat/kernels/cuda/quantize_columns.cuh"
@@ -11,21 +13,27 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Transforms the columns of a tile in shared memory, 16 rows at a time.
+/// Replaces the items of 16 rows of two columns by their Hadamard transforms.
 template <class T>
-__device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sign_mask) {
-  constexpr int kGroup = static_cast<int>(kHadamardSize);
-  constexpr int kWordsOfRow = kTile / static_cast<int>(kItemsOfWord<T>);
+__device__ __forceinline__ void TransformPair(ColumnPair<T, static_cast<int>(kHadamardSize)>& pair,
+                                              std::uint32_t sign_mask) {
+  if constexpr (kItemSize<T> == 2) {
+    TransformWords<T>(pair.words, sign_mask);
+  } else {
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < kTile / kGroup * kWordsOfRow; i += kThreads) {
-    auto* from = reinterpret_cast<std::uint32_t*>(tile) + i / kWordsOfRow * kGroup * kWordsOfRow +
-                 i % kWordsOfRow;
-    std::uint32_t words[kHadamardSize];
+    for (int column = 0; column < 2; ++column) {
+      // As in TransformWords: each column is taken out at one place, and its transform put in at
+      // the other.
+      std::uint32_t words[kHadamardSize];
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) words[k] = from[k * kWordsOfRow];
-    TransformWords<T>(words, sign_mask);
+      for (std::size_t k = 0; k < kHadamardSize; ++k) words[k] = pair.words[k * 2];
+      TransformWords<T>(words, sign_mask);
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) from[k * kWordsOfRow] = words[k];
+      for (std::size_t k = 0; k < kHadamardSize; ++k) {
+        pair.words[k * 2] = pair.words[k * 2 + 1];
+        pair.words[k * 2 + 1] = words[k];
+      }
+    }
   }
 }
 
@@ -33,18 +41,21 @@ __device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sig
 /// columns are added by halves: each of the first half to that of the second.
 template <Scheme S, class T>
 __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&states)[2],
+                                                const float* factors,
                                                 const ColumnPair<T, kErrorItems>& pair,
                                                 const float (&amaxes)[2], int valid_rows,
                                                 const bool (&is_valid)[2],
                                                 BlockScale (&scales)[2]) {
   static_assert(kBlockItems<S> == kErrorItems);
+  std::array<BlockScale, 2> candidates[2];
   float errors[2][2];  // of a column and a candidate
 #pragma unroll
   for (int column = 0; column < 2; ++column) {
     const int left = valid_rows < 0 ? 0 : valid_rows;
     const int count = !is_valid[column] ? 0 : left < kErrorItems ? left : kErrorItems;
+    candidates[column] = CandidatesOf<S>(amaxes[column], states[column], factors);
     FindErrors<S>(
-        states[column], [&](int i) { return pair.Item(column, i); }, count, amaxes[column],
+        states[column], [&](int i) { return pair.Item(column, i); }, count, candidates[column],
         errors[column]);
   }
   if constexpr (kIsSquare<S>) {
@@ -64,7 +75,7 @@ __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&
   }
 #pragma unroll
   for (int column = 0; column < 2; ++column)
-    scales[column] = Choose<S>(states[column], amaxes[column], errors[column]);
+    scales[column] = Choose(candidates[column], errors[column]);
 }
 
 /// Encodes the columns of a tile, whose items are in shared memory; `pieces` takes the codes.
@@ -80,6 +91,7 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
   const DirectionMemory<std::byte>& out = args.columnwise;
   const StripPlace<kPlain> place(args.in.shape, origin);
   const typename S::TensorState state = StateOf<S>(args, out);
+  const float* factors = FactorsOf<S>(out);
   const auto state_of = [&](int column) {
     if (!kWithOptions || out.line_amaxes == nullptr) return state;
     const std::size_t line = origin.col + static_cast<std::size_t>(place.col + column);
@@ -90,6 +102,9 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
     const int row = place.row + first, block = row / kBlock;
     ColumnPair<T, kBlock> pair;
     pair.Load(tile, row, place.col);
+    if constexpr (kExtras != Extras::kNone && S::kOptions.Has(Option::kHadamard)) {
+      if (kExtras == Extras::kTransform || args.transforms) TransformPair<T>(pair, args.sign_mask);
+    }
     float block_amaxes[2];
     std::uint32_t largest;  // pattern of the magnitudes
     if constexpr (kIsSquare<S>) {
@@ -110,31 +125,34 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
     if constexpr (kWithOptions && FourOverSixScheme<S>) {
       if (UsesFourOverSix<S>(state)) {
         const typename S::TensorState states[2] = {state_of(0), state_of(1)};
-        ChooseOfColumns<S, T>(states, pair, block_amaxes, place.valid_rows - first, place.is_valid,
-                              scales);
+        ChooseOfColumns<S, T>(states, factors, pair, block_amaxes, place.valid_rows - first,
+                              place.is_valid, scales);
         chosen = true;
       }
     }
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      if (!chosen) scales[column] = S::ScaleBlock(block_amaxes[column], state_of(column));
+      if (!chosen)
+        scales[column] = ScaleOf<S, kWithOptions>(block_amaxes[column], state_of(column), factors);
       amaxes.scales[place.col + column][block] =
           static_cast<std::uint8_t>(scales[column].scale_inv);
     }
     const bool has_special = largest >= kFloatInfinity;
     const bool is_special = IsSpecialBlock<S>(has_special, scales[0].scale) ||
                             IsSpecialBlock<S>(has_special, scales[1].scale);
+    [[maybe_unused]] const bool is_bounded = IsBounded<S>(block_amaxes[0], scales[0].scale) &&
+                                             IsBounded<S>(block_amaxes[1], scales[1].scale);
 #pragma unroll
     for (int i = 0; i < kBlock; i += kRun) {
       std::uint32_t codes[2][2];  // of each column
       bool done = false;
-      if constexpr (kEncodesWords<T> && !kWithOptions) {
-        if (!is_special) {
-          const float factors[2] = {scales[0].scale, scales[1].scale};
+      if constexpr (kEncodesWords<T> && kExtras != Extras::kStochastic) {
+        if (!IsStochastic<kExtras>(args) && !is_special && is_bounded) {
+          const float of_columns[2] = {scales[0].scale, scales[1].scale};
           if constexpr (kScalesByPowers<S>) {
-            EncodeColumnWordsByPower(pair.words + i, factors, codes);
+            EncodeColumnWordsByPower(pair.words + i, of_columns, codes);
           } else {
-            EncodeColumnWords(pair.words + i, factors, codes);
+            EncodeColumnWords(pair.words + i, of_columns, codes);
           }
           done = true;
         }
@@ -143,13 +161,13 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
       for (int column = 0; column < 2; ++column) {
         if (!done) {
           std::uint64_t run = 0;
-          if constexpr (kWithOptions) {
+          if constexpr (kWithOptions || kExtras == Extras::kStochastic) {
             run = kColumnwiseRuns +
                   (origin.col + static_cast<std::size_t>(place.col + column)) *
                       CeilDiv(args.in.shape.rows, kRandomRun) +
                   (origin.row + static_cast<std::size_t>(row + i)) / kRandomRun;
           }
-          EncodeSixteen<kWithOptions>(
+          EncodeSixteen<kExtras>(
               args, [&](int k) { return pair.Item(column, i + k); }, scales[column].scale,
               is_special, run, codes[column]);
         }

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "narrowfloat/kernels/cuda/block_scales.cuh"
 #include "narrowfloat/kernels/cuda/e2m1.cuh"
 #include "narrowfloat/kernels/cuda/e2m1_words.cuh"
 #include "narrowfloat/kernels/cuda/four_over_six.cuh"
@@ -54,8 +55,9 @@ using ChunkOf = Chunk<T, kChunkItems<S>>;
 /// takes more registers.
 enum class Extras : std::uint8_t {
   kNone,
-  kTransform,  // the Hadamard transform of columns
-  kOptions,    // that, stochastic rounding, 4over6, an amax per line, two scales of a square
+  kTransform,   // the Hadamard transform of columns
+  kStochastic,  // stochastic rounding, and that transform or not
+  kOptions,     // all of that or not, 4over6, an amax per line, two scales of a square
 };
 
 /// True if the scales of a tile's columns are collected in shared memory: those of one column are
@@ -83,7 +85,7 @@ __device__ __forceinline__ typename S::TensorState StateOf(const QuantizeArgumen
     return {*args.tensor_scale};
   } else {
     // Made once for the call: Prepare() divides.
-    if (out.state != nullptr) return *reinterpret_cast<const typename S::TensorState*>(out.state);
+    if (out.state != nullptr) return reinterpret_cast<const StoredState<S>*>(out.state)->tensor;
     return S::Prepare(out.amax.Get(), args.options);
   }
 }
@@ -173,14 +175,20 @@ __device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
   }
 }
 
+/// Returns true if a call rounds stochastically.
+template <Extras kExtras>
+__device__ __forceinline__ bool IsStochastic(const QuantizeArguments& args) {
+  return kExtras == Extras::kStochastic || (kExtras == Extras::kOptions && args.stochastic);
+}
+
 /// Returns the codes of 16 items by nearest rounding, or with the random bytes of a run.
-template <bool kWithOptions, class Item>
+template <Extras kExtras, class Item>
 __device__ __forceinline__ void EncodeSixteen(const QuantizeArguments& args, const Item& item,
                                               float scale, bool is_special,
                                               [[maybe_unused]] std::uint64_t run,
                                               std::uint32_t (&codes)[2]) {
   const auto later = [&](int i) { return item(i + 8); };
-  if (kWithOptions && args.stochastic) {
+  if (IsStochastic<kExtras>(args)) {
     const PhiloxWords random = RandomWords(RandomOf(args), run);
     if (is_special) {
       codes[0] = EncodeEightStochasticSpecial(
@@ -265,35 +273,48 @@ __device__ __forceinline__ bool IsSpecialBlock(bool has_special, float scale) {
   return has_special || (!kScalesByPowers<S> && !(scale >= 0.0f));
 }
 
-/// Encodes 16 items of a row by nearest rounding, or with the random bytes of a run.
-template <Scheme S, class T, bool kWithOptions>
+/// Returns true if no product of a block that is not special saturates. `amax` is the block's, or
+/// that of those of its items that are encoded together.
+template <Scheme S>
+__device__ __forceinline__ bool IsBounded(float amax, float scale) {
+  return kScalesByPowers<S> || amax * scale < kFirstSaturated;
+}
+
+/// Encodes 16 items of a row, whose amax is `amax`, by nearest rounding, or with the random bytes
+/// of a run.
+template <Scheme S, class T, Extras kExtras>
 __device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args,
-                                                   const ChunkOf<S, T>& chunk, float scale,
-                                                   bool has_special, std::uint64_t run,
+                                                   const ChunkOf<S, T>& chunk, float amax,
+                                                   float scale, bool has_special, std::uint64_t run,
                                                    std::uint32_t (&codes)[2]) {
   const bool is_special = IsSpecialBlock<S>(has_special, scale);
-  if constexpr (kEncodesWords<T> && !kWithOptions) {
-    if (!is_special && kScalesByPowers<S>) return EncodeRowWordsByPower(chunk.words, scale, codes);
-    if (!is_special) return EncodeRowWords(chunk.words, scale, codes);
+  if constexpr (kEncodesWords<T> && kExtras != Extras::kStochastic) {
+    if (!IsStochastic<kExtras>(args) && !is_special && IsBounded<S>(amax, scale)) {
+      if constexpr (kScalesByPowers<S>) {
+        return EncodeRowWordsByPower(chunk.words, scale, codes);
+      } else {
+        return EncodeRowWords(chunk.words, scale, codes);
+      }
+    }
   }
-  EncodeSixteen<kWithOptions>(
+  EncodeSixteen<kExtras>(
       args, [&](int i) { return chunk.Item(i); }, scale, is_special, run, codes);
 }
 
-/// Encodes a chunk of a pass and stores the codes.
-template <Scheme S, class T, bool kWithOptions, bool kPlain>
+/// Encodes a chunk of a pass, of a block with `amax` and `scale`, and stores the codes.
+template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const Place<S>& place,
                                             const RowPlace<S, kPlain>& out,
-                                            const ChunkOf<S, T>& chunk, float scale,
-                                            bool is_special, int pass) {
+                                            const ChunkOf<S, T>& chunk, [[maybe_unused]] float amax,
+                                            float scale, bool is_special, int pass) {
   using F = typename S::Element;
   std::uint32_t codes[2];
   if constexpr (kBits<F> == 4) {
     static_assert(kChunkItems<S> == static_cast<int>(kRandomRun));
     const std::size_t runs = CeilDiv(args.in.shape.cols, kRandomRun);
-    EncodeFourBitChunk<S, T, kWithOptions>(
-        args, chunk, scale, is_special, place.Row(pass) * runs + place.col_of_tensor / kRandomRun,
-        codes);
+    EncodeFourBitChunk<S, T, kExtras>(args, chunk, amax, scale, is_special,
+                                      place.Row(pass) * runs + place.col_of_tensor / kRandomRun,
+                                      codes);
   } else {
 #pragma unroll
     for (int w = 0; w < 2; ++w)
@@ -312,12 +333,15 @@ __device__ __forceinline__ float AmaxOfRowBlock(float amax) {
 }
 
 /// Returns the scale of the block of a row that a chunk of a pass belongs to, and stores it.
-template <Scheme S, class T, bool kWithOptions, bool kPlain>
+/// `factors` are those of `tensor_state`, and null if there is an amax per line.
+template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
                                           const typename S::TensorState& tensor_state,
-                                          const ChunkOf<S, T>& chunk, float amax,
-                                          const Place<S>& place, const RowPlace<S, kPlain>& out,
-                                          int pass, [[maybe_unused]] const SharedErrors* errors) {
+                                          const float* factors, const ChunkOf<S, T>& chunk,
+                                          float amax, const Place<S>& place,
+                                          const RowPlace<S, kPlain>& out, int pass,
+                                          [[maybe_unused]] const SharedErrors* errors) {
+  constexpr bool kWithOptions = kExtras == Extras::kOptions;
   const std::size_t row = place.Row(pass);
   const int valid = place.Valid(pass);
   typename S::TensorState state = tensor_state;
@@ -327,28 +351,29 @@ __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
   bool chosen = false;
   if constexpr (kWithOptions && FourOverSixScheme<S>) {
     if (UsesFourOverSix<S>(state)) {
+      const std::array<BlockScale, 2> candidates = CandidatesOf<S>(amax, state, factors);
       float of_candidates[2] = {};
       if constexpr (kIsSquare<S>) {
         errors->OfBlock(pass * place.kRowsOfPass + place.row, place.col / kBlockItems<S>,
                         of_candidates);
       } else {
         FindErrors<S>(
-            state, [&](int i) { return chunk.Item(i); }, valid, amax, of_candidates);
+            state, [&](int i) { return chunk.Item(i); }, valid, candidates, of_candidates);
       }
-      scale = Choose<S>(state, amax, of_candidates);
+      scale = Choose(candidates, of_candidates);
       chosen = true;
     }
   }
-  if (!chosen) scale = S::ScaleBlock(amax, state);
+  if (!chosen) scale = ScaleOf<S, kWithOptions>(amax, state, factors);
   if (place.col % kBlockItems<S> == 0) out.StoreScale(pass, scale.scale_inv);
   return scale.scale;
 }
 
 /// Finds the scales of the blocks of a row that some passes' chunks belong to, and stores them. The
 /// threads of a block take a pass each.
-template <Scheme S, bool kPlain, int kCount>
+template <Scheme S, bool kMayLackFactors, bool kPlain, int kCount>
 __device__ __forceinline__ void FindRowScales(const typename S::TensorState& state,
-                                              const float (&amaxes)[kCount],
+                                              const float* factors, const float (&amaxes)[kCount],
                                               const RowPlace<S, kPlain>& out, int first,
                                               float (&scales)[kCount]) {
   constexpr int kThreadsOfBlock = kBlockItems<S> / kChunkItems<S>;
@@ -360,7 +385,7 @@ __device__ __forceinline__ void FindRowScales(const typename S::TensorState& sta
     float amax = amaxes[part];
 #pragma unroll
     for (int i = 1; i < kShares; ++i) amax = own == i ? amaxes[part + i] : amax;
-    const BlockScale scale = S::ScaleBlock(amax, state);
+    const BlockScale scale = ScaleOf<S, kMayLackFactors>(amax, state, factors);
     if (lane % kThreadsOfBlock < kShares) out.StoreScale(first + part + own, scale.scale_inv);
 #pragma unroll
     for (int i = 0; i < kShares; ++i) {

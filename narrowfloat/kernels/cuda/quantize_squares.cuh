@@ -117,16 +117,19 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   __syncthreads();
   const bool is_special = largest >= kFloatInfinity;
   const typename S::TensorState state = StateOf<S>(args, kRowwise ? args.rowwise : args.columnwise);
+  const float* factors = FactorsOf<S>(kRowwise ? args.rowwise : args.columnwise);
   [[maybe_unused]] const RowPlace<S, false> out(args, place);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
-    const BlockScale scale = S::ScaleBlock(std::bit_cast<float>(amaxes[square_of(pass)]), state);
+    const auto amax = std::bit_cast<float>(amaxes[square_of(pass)]);
+    const BlockScale scale = ScaleOf<S>(amax, state, factors);
     if constexpr (kRowwise) out.StoreScale(pass, scale.scale_inv);
     if (kColumnwise && place.row % kBlockItems<S> == 0)
       scales[square_of(pass) % kBlocks<S>][square_of(pass) / kBlocks<S>] =
           static_cast<std::uint8_t>(scale.scale_inv);
     std::uint32_t codes[2];
-    EncodeFourBitChunk<S, T, false>(args, chunks[pass], scale.scale, is_special, 0, codes);
+    EncodeFourBitChunk<S, T, Extras::kNone>(args, chunks[pass], amax, scale.scale, is_special, 0,
+                                            codes);
     if constexpr (kRowwise) out.StoreCodes(pass, codes);
     if constexpr (kColumnwise) {
       const int row = pass * place.kRowsOfPass + place.row, word = place.col / 8;

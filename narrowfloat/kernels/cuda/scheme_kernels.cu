@@ -39,6 +39,7 @@ template <Scheme S>
 template <Scheme S, class T, bool kColumnwise, Extras kExtras>
 [[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor = [] {
   if (kExtras == Extras::kOptions) return kColumnwise ? 2 : 3;
+  if (kExtras == Extras::kStochastic) return kItemSize<T> == 4 ? 2 : 3;
   if (kExtras == Extras::kTransform) return kItemSize<T> == 4 ? 2 : 3;
   if (kColumnwise && kItemSize<T> == 4) return 2;
   return kColumnwise && (kBits<typename S::Element> == 8 || kBlockItems<S> > 16) ? 3 : 4;
@@ -71,6 +72,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
 
   [[maybe_unused]] typename S::TensorState state{};
   if constexpr (kRowwise) state = StateOf<S>(args, args.rowwise);
+  [[maybe_unused]] const float* factors = FactorsOf<S>(args.rowwise);
 #pragma unroll 1
   for (int first = 0; first < kPasses; first += kPassesAtOnce) {
     Items chunks[kPassesAtOnce];
@@ -101,17 +103,17 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
           Items chunk[1];
           LoadChunks(args.in, place, is_plain, pass, chunk);
           const float amax = AmaxOfRowBlock<S>(chunk[0].Amax());
-          const float scale =
-              RowScale<S, T, kWithOptions>(args, state, chunk[0], amax, place, out, pass, nullptr);
-          EncodeChunk<S, T, kWithOptions>(args, place, out, chunk[0], scale, is_special, pass);
+          const float scale = RowScale<S, T, kExtras>(args, state, factors, chunk[0], amax, place,
+                                                      out, pass, nullptr);
+          EncodeChunk<S, T, kExtras>(args, place, out, chunk[0], amax, scale, is_special, pass);
         }
       } else {
         float scales[kPassesAtOnce];
-        FindRowScales<S>(state, block_amaxes, out, first, scales);
+        FindRowScales<S, kWithOptions>(state, factors, block_amaxes, out, first, scales);
 #pragma unroll
         for (int i = 0; i < kPassesAtOnce; ++i)
-          EncodeChunk<S, T, kWithOptions>(args, place, out, chunks[i], scales[i], is_special,
-                                          first + i);
+          EncodeChunk<S, T, kExtras>(args, place, out, chunks[i], block_amaxes[i], scales[i],
+                                     is_special, first + i);
       }
     }
   }
@@ -128,7 +130,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
         float of_row[2];
         FindErrors<S>(
             state, [&](int i) { return chunk.Item(i); }, place.Valid(pass),
-            std::bit_cast<float>(square_of(pass)), of_row);
+            CandidatesOf<S>(std::bit_cast<float>(square_of(pass)), state, factors), of_row);
 #pragma unroll
         for (int c = 0; c < 2; ++c)
           errors->of_row[c][pass * place.kRowsOfPass + place.row][place.col / kErrorItems] =
@@ -140,21 +142,16 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
     for (int pass = 0; pass < kPasses; ++pass) {
       Items chunk;
       chunk.Fetch(chunk_at(pass));
-      const float scale = RowScale<S, T, kWithOptions>(
-          args, state, chunk, std::bit_cast<float>(square_of(pass)), place, out, pass, errors);
-      EncodeChunk<S, T, kWithOptions>(args, place, out, chunk, scale,
-                                      amaxes.largest >= kFloatInfinity, pass);
+      const auto amax = std::bit_cast<float>(square_of(pass));
+      const float scale =
+          RowScale<S, T, kExtras>(args, state, factors, chunk, amax, place, out, pass, errors);
+      EncodeChunk<S, T, kExtras>(args, place, out, chunk, amax, scale,
+                                 amaxes.largest >= kFloatInfinity, pass);
     }
   }
   if constexpr (kColumnwise) {
     if (args.strip_sums != nullptr) {
       StoreStripSums<T>(args, place.origin, tile);
-      __syncthreads();
-    }
-  }
-  if constexpr (kColumnwise && kExtras != Extras::kNone && S::kOptions.Has(Option::kHadamard)) {
-    if (args.transforms) {
-      TransformTile<T>(tile, args.sign_mask);
       __syncthreads();
     }
   }
@@ -201,9 +198,14 @@ void LaunchTiles(const QuantizeArguments& args, Stream stream) {
         kColumnwise || kIsSquare<S> ? kTileBytes<T> + kPiecesBytes<S> : 0;
     if constexpr (FourOverSixScheme<S> || S::kOptions.Has(Option::kStochasticRounding) ||
                   S::kOptions.Has(Option::kRowScaled)) {
-      const bool has_options = args.stochastic || args.options.four_over_six != FourOverSix::kOff ||
-                               args.rowwise.line_amaxes != nullptr ||
-                               args.columnwise.line_amaxes != nullptr;
+      bool has_options = args.options.four_over_six != FourOverSix::kOff ||
+                         args.rowwise.line_amaxes != nullptr ||
+                         args.columnwise.line_amaxes != nullptr;
+      if constexpr (kHasFourBitSquares<S>) {
+        has_options |= args.stochastic;
+      } else if (args.stochastic && !has_options) {
+        return launch(&QuantizeTiles<S, T, kRowwise, kColumnwise, Extras::kStochastic>, kBytes);
+      }
       // Unlike QuantizeSquares, this kernel can give the directions of square blocks different
       // scales, and keeps the items in shared memory for sums of columns.
       const bool differ =
@@ -276,24 +278,31 @@ void Quantize(const QuantizeCall& call) {
 // Numbers of the tensor.
 
 template <Scheme S>
+inline constexpr unsigned kNumbersThreads = TwoLevelScheme<S> ? kScaleCodes : 1;
+
+/// Requires: one block of kNumbersThreads<S>.
+template <Scheme S>
 __global__ void StoreNumbersKernel(const TensorNumbers call) {
   AwaitPrevious();
   if (Skips(call.noop)) return;
+  if constexpr (S::kLayout.amax == AmaxBuffers::kPerDirection) {
+    static_assert(TwoLevelScheme<S> && sizeof(StoredState<S>) <= kMostStateBytes);
+    const auto store = [&](std::byte* to, const Number& of_direction) {
+      if (to == nullptr) return;
+      auto* stored = reinterpret_cast<StoredState<S>*>(to);
+      const typename S::TensorState state = S::Prepare(of_direction.Get(), call.options);
+      if (threadIdx.x == 0) stored->tensor = state;
+      stored->factors[threadIdx.x] = S::FactorOfCode(threadIdx.x, state);
+    };
+    store(call.rowwise_state, call.rowwise_amax);
+    store(call.columnwise_state, call.columnwise_amax);
+    if (threadIdx.x != 0) return;
+  }
   if (call.zeroed != nullptr) *call.zeroed = 0;
   const float amax = call.rowwise_amax.Get();
   if (call.rowwise_amax_out != nullptr) StoreFloat(call.rowwise_amax_out, amax);
   if (call.columnwise_amax_out != nullptr)
     StoreFloat(call.columnwise_amax_out, call.columnwise_amax.Get());
-  if constexpr (S::kLayout.amax == AmaxBuffers::kPerDirection) {
-    using State = typename S::TensorState;
-    static_assert(sizeof(State) <= kMostStateBytes);
-    const auto store = [&](std::byte* to, const Number& of_direction) {
-      if (to != nullptr)
-        *reinterpret_cast<State*>(to) = S::Prepare(of_direction.Get(), call.options);
-    };
-    store(call.rowwise_state, call.rowwise_amax);
-    store(call.columnwise_state, call.columnwise_amax);
-  }
   if constexpr (WholeTensorScheme<S>) {
     ScaleOptions options = call.options;
     options.scale = call.scale.Get();
@@ -309,7 +318,8 @@ __global__ void StoreNumbersKernel(const TensorNumbers call) {
 
 template <Scheme S>
 void StoreNumbers(const TensorNumbers& call) {
-  Launch<Start::kEarly>(&StoreNumbersKernel<S>, dim3(1), dim3(1), 0, call.stream, call);
+  Launch<Start::kEarly>(&StoreNumbersKernel<S>, dim3(1), dim3(kNumbersThreads<S>), 0, call.stream,
+                        call);
 }
 
 }  // namespace

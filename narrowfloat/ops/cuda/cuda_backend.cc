@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <span>
 
@@ -88,9 +89,10 @@ class Scratch {
   Scratch(std::size_t lines, cuda::Stream stream)
       : bytes_(sizeof(Numbers) + lines * sizeof(unsigned)), memory_(bytes_, stream) {}
 
-  /// Zeroes all numbers, which must precede raising them.
-  void Zero(cuda::Stream stream) {
-    cuda::CopyBytes(memory_.data(), nullptr, bytes_, nullptr, stream);
+  /// Zeroes all amaxes, which must precede raising them.
+  void ZeroAmaxes(cuda::Stream stream) {
+    constexpr std::size_t kFirst = offsetof(Numbers, amax_bits);
+    cuda::CopyBytes(memory_.data() + kFirst, nullptr, bytes_ - kFirst, nullptr, stream);
   }
 
   unsigned* amax_bits() { return &numbers()->amax_bits; }
@@ -111,9 +113,9 @@ class Scratch {
  private:
   /// As they lie in device memory. The line amaxes follow them.
   struct Numbers {
-    unsigned amax_bits, columnwise_amax_bits;
-    float tensor_scale;
     alignas(kAlignment) std::byte states[2][cuda::kMostStateBytes];
+    float tensor_scale;
+    unsigned amax_bits, columnwise_amax_bits;
   };
 
   Numbers* numbers() { return reinterpret_cast<Numbers*>(memory_.data()); }
@@ -141,7 +143,6 @@ class QuantizeRun {
     if (amaxes != AmaxBuffers::kNone) {
       scratch_.emplace(spec_.row_scaled ? rows_.shape.rows + rows_.shape.cols : 0,
                        execution_.stream);
-      if (!Measures()) scratch_->Zero(execution_.stream);
       if (spec_.row_scaled) {
         FindLineAmaxes(call);
       } else {
@@ -193,6 +194,7 @@ class QuantizeRun {
   }
 
   void FindLineAmaxes(cuda::QuantizeCall& call) {
+    scratch_->ZeroAmaxes(execution_.stream);
     unsigned* of_rows = scratch_->line_amax_bits(0);
     unsigned* of_columns = scratch_->line_amax_bits(rows_.shape.rows);
     if (spec_.rowwise) {
@@ -211,14 +213,18 @@ class QuantizeRun {
   void FindAmaxes(cuda::QuantizeCall& call) {
     cuda::TensorNumbers numbers;
     numbers.rowwise_amax = {execution_.amax, spec_.amax.value_or(0.0f)};
-    if (!HasAmax() && !HasScale() && (spec_.rowwise || (!Transforms() && !HasColumnwiseAmax()))) {
+    const bool raises =
+        !HasAmax() && !HasScale() && (spec_.rowwise || (!Transforms() && !HasColumnwiseAmax()));
+    const bool raises_columnwise = Transforms() && !HasAmax() && !HasColumnwiseAmax();
+    if (raises || raises_columnwise) scratch_->ZeroAmaxes(execution_.stream);
+    if (raises) {
       cuda::RaiseAmax(in_.dtype, rows_, scratch_->amax_bits(), execution_.stream);
       numbers.rowwise_amax.at = Scratch::AsFloats(scratch_->amax_bits());
     }
     numbers.columnwise_amax = numbers.rowwise_amax;
     if (HasColumnwiseAmax()) {
       numbers.columnwise_amax = {execution_.amax_columnwise, spec_.amax_columnwise.value_or(0.0f)};
-    } else if (Transforms() && !HasAmax()) {
+    } else if (raises_columnwise) {
       cuda::RaiseHadamardAmax(in_.dtype, rows_, SignMask(), scratch_->columnwise_amax_bits(),
                               execution_.stream);
       numbers.columnwise_amax.at = Scratch::AsFloats(scratch_->columnwise_amax_bits());
@@ -286,7 +292,7 @@ void DequantizeOne(const ConstQuantizedView& in, Direction direction, const Tens
 template <class Raise>
 void StoreAmax(std::byte* amax, cuda::Stream stream, const Raise& raise) {
   Scratch scratch(0, stream);
-  scratch.Zero(stream);
+  scratch.ZeroAmaxes(stream);
   raise(scratch.amax_bits());
   cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr, stream);
 }

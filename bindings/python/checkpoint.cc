@@ -11,6 +11,7 @@
 #include <array>
 #include <deque>
 #include <filesystem>
+#include <list>
 #include <optional>
 #include <set>
 #include <span>
@@ -26,6 +27,7 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/convention_writer.h"
+#include "narrowfloat/io/file.h"
 #include "narrowfloat/io/own_form.h"
 #include "narrowfloat/io/quantization_config.h"
 #include "narrowfloat/io/read_convention.h"
@@ -366,7 +368,8 @@ std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
 }
 
 void Save(const std::filesystem::path& path, const nb::object& tensors,
-          const std::string& convention) {
+          const std::string& convention,
+          const std::vector<std::pair<std::filesystem::path, std::string>>& beside) {
   CheckMapping("save", tensors);
   Outgoing outgoing;
   std::optional<io::ConventionWriter> foreign;
@@ -390,10 +393,15 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
   }
   outgoing.contents.metadata["format"] = "pt";  // some readers refuse a file without it
   const nb::gil_scoped_release unlocked;
+  std::list<io::AtomicFile> files;
+  for (const auto& [file, text] : beside)
+    files.emplace_back(file).Write(0, std::as_bytes(std::span(text)));
+  for (io::AtomicFile& file : files) file.FlushToDisk();
   io::SafetensorsWriter writer(path, std::move(outgoing.contents.tensors),
                                std::move(outgoing.contents.metadata));
   for (const Outgoing::Piece& piece : outgoing.pieces) writer.Append(piece.entry, piece.bytes);
   writer.Finish();
+  for (io::AtomicFile& file : files) file.Commit();
 }
 
 /// Returns the entries of a weight in another convention: name, NumPy's dtype, shape, bytes.
@@ -450,8 +458,9 @@ void RegisterCheckpoint(nb::module_& module) {
   module.def("config_files", &ConfigFiles, nb::arg("tensors"), nb::arg("convention"),
              nb::arg("config"), nb::sig(kConfigFilesSignature), kConfigFilesDoc);
   module.def("save", &Save, nb::arg("path"), nb::arg("tensors"), nb::kw_only(),
-             nb::arg("convention") = std::string(io::kConventionName), nb::sig(kSaveSignature),
-             kSaveDoc);
+             nb::arg("convention") = std::string(io::kConventionName),
+             nb::arg("beside") = std::vector<std::pair<std::filesystem::path, std::string>>{},
+             nb::sig(kSaveSignature), kSaveDoc);
 }
 
 }  // namespace narrowfloat::python

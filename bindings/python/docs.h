@@ -281,9 +281,12 @@ Errors: as save(); ValueError if `config` is damaged or no tensor is quantized.)
 
 inline constexpr char kSaveSignature[] =
     "def save(path: str | os.PathLike, tensors: collections.abc.Mapping[str, numpy.ndarray | "
-    "QuantizedTensor], *, convention: str = 'narrowfloat') -> None";
+    "QuantizedTensor], *, convention: str = 'narrowfloat', beside: "
+    "collections.abc.Sequence[tuple[str | os.PathLike, str]] = []) -> None";
 inline constexpr char kSaveDoc[] =
     R"(Writes a safetensors file of arrays and quantized tensors, whole or not at all.
+
+beside:  paths and texts of files to write with it: all are on the disk before the first appears.
 
 Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
          buffers and its spec text, and comes back as one from load(). In another `convention` it is

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bindings/python/numpy.h"
@@ -29,17 +30,27 @@ std::vector<std::string> BackendNames() {
   return names;
 }
 
+/// Raises a Python exception. Paths in its text may not be UTF-8: their other bytes come as \xNN.
+void SetError(PyObject* type, const std::exception& error) {
+  const std::string_view text = error.what();
+  PyObject* message =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (message == nullptr) return;  // its own error is set
+  PyErr_SetObject(type, message);
+  Py_DECREF(message);
+}
+
 void TranslateError(const std::exception_ptr& pointer, void* /*payload*/) {
   try {
     std::rethrow_exception(pointer);
   } catch (const InvalidArgument& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    SetError(PyExc_ValueError, error);
   } catch (const Unsupported& error) {
-    PyErr_SetString(PyExc_NotImplementedError, error.what());
+    SetError(PyExc_NotImplementedError, error);
   } catch (const DeviceError& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+    SetError(PyExc_RuntimeError, error);
   } catch (const IoError& error) {
-    PyErr_SetString(PyExc_OSError, error.what());
+    SetError(PyExc_OSError, error);
   }
 }
 

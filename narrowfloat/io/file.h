@@ -75,6 +75,9 @@ class AtomicFile {
   /// IoError, which may be that of an earlier call.
   void Write(std::uint64_t offset, std::span<const std::byte> bytes);
 
+  /// Waits until what was written is on the disk. Errors: IoError.
+  void FlushToDisk();
+
   /// Puts the file in its place, on disk when this returns. Errors: IoError; the old file is still
   /// there, unless it is the folder that cannot be written to the disk: then the new file is.
   void Commit();
@@ -90,7 +93,6 @@ class AtomicFile {
     std::vector<std::byte> bytes;
   };
   void Flush(Run& run);
-  void FlushToDisk();
   void SyncFolder();
   void WriteThrough(std::uint64_t offset, std::span<const std::byte> bytes);
 

@@ -94,7 +94,7 @@ def save(
              convention, a path whose parent does not exist, or a folder with other safetensors
              files or that a job has not finished; NotImplementedError for a tensor that the
              convention cannot hold; OSError if it cannot be written. Every file appears whole or
-             not at all.
+             not at all, and none does unless there is room for all.
     Warns:   UserWarning for weights whose readers need a scale of the inputs (ModelOpt's FP8).
     """
     _check_names(tensors)
@@ -114,20 +114,22 @@ def save(
         raise ValueError(f"save: {folder} must have no other safetensors files, got {min(others)}")
     if config is None:
         config = _object_in(folder / _CONFIG)
-    texts = _core.config_files(tensors, convention, json.dumps(config))
+    config_text, owner_text = _core.config_files(tensors, convention, json.dumps(config))
+    beside = [(folder / _CONFIG, config_text)]
+    if owner_text:
+        beside.append((folder / _OWNER_CONFIG, owner_text))
+    if not folder.parent.is_dir():
+        raise ValueError(f"write: {folder}, its folder does not exist")
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     try:
-        _core.save(folder / _FILE, tensors, convention=convention)
+        _core.save(folder / _FILE, tensors, convention=convention, beside=beside)
     except BaseException:
         if is_new:
             folder.rmdir()
         raise
-    for name, text in zip((_CONFIG, _OWNER_CONFIG), texts, strict=True):
-        if text:
-            _write_whole(folder / name, text)
-        else:
-            (folder / name).unlink(missing_ok=True)  # of what the folder held before
+    if not owner_text:
+        (folder / _OWNER_CONFIG).unlink(missing_ok=True)  # of what the folder held before
 
 
 def quantization_config(
@@ -159,16 +161,25 @@ def convert(
 
     Runs the command line, `narrowfloat convert`, and returns its JSON object (docs/cli.md).
     Errors:  ValueError for bad input; NotImplementedError for what the convention cannot hold, or
-             a build without the command line; OSError if the disk fails. Nothing is written then.
+             a build without the command line; MemoryError; OSError if the disk fails or the program
+             is ended from outside. Nothing is written then.
     """
     if not PROGRAM.is_file():
         raise NotImplementedError(f"convert: this build has no command line ({PROGRAM})")
     options = ["--to", to, "--json"]
     options += [] if from_ is None else ["--from", from_]
     options += ["--overwrite"] if overwrite else []
-    command = [os.fspath(PROGRAM), "convert", os.fspath(source), os.fspath(out), *options]
+    # After "--" a path may begin with a dash.
+    command = [PROGRAM, "convert", *options, "--", source, out]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    result = json.loads(done.stdout)
+    try:
+        result = json.loads(done.stdout)
+    except ValueError:
+        # Of a negative exit status, the number of the signal that ended the program.
+        raise OSError(
+            f"convert: the command line must end with a JSON object, got exit status "
+            f"{done.returncode}"
+        ) from None
     if done.returncode != 0:
         error = result["error"]
         raise _EXCEPTIONS.get(error["kind"], ValueError)(error["message"])
@@ -193,19 +204,15 @@ def _object_in(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    value = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"save: {path} must be UTF-8, {error}") from None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"save: {path} must be JSON, {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"save: {path} must hold a JSON object, got {type(value).__name__}")
     return value
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 _EXCEPTIONS: dict[str, type[BaseException]] = {
@@ -213,4 +220,6 @@ _EXCEPTIONS: dict[str, type[BaseException]] = {
     "IoError": OSError,
     "DeviceError": RuntimeError,
     "Interrupted": KeyboardInterrupt,
+    "OutOfMemory": MemoryError,
+    "Internal": RuntimeError,
 }

@@ -158,6 +158,47 @@ def test_convert_writes_another_convention(tmp_path: Path) -> None:
         nf.convert(out, tmp_path / "no.safetensors", "comfyui", from_="fp8")
 
 
+def test_convert_takes_paths_that_begin_with_a_dash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nf.save("-in.safetensors", {"a.weight": nf.quantize(X[:32, :64], "mxfp8_e4m3")})
+    nf.convert("-in.safetensors", "--out.safetensors", "fp8")
+    assert set(nf.load("--out.safetensors")) == {"a.weight", "a.weight_scale_inv"}
+    with pytest.raises(ValueError, match=r"^read: --help, does not exist$"):
+        nf.convert("--help", "x.safetensors", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        (
+            "kill -KILL $$", OSError,
+            r"^convert: the command line must end with a JSON object, got exit status -9$",
+        ),
+        (
+            "exit 127", OSError,
+            r"^convert: the command line must end with a JSON object, got exit status 127$",
+        ),
+        ('echo \'{"error": {"kind": "OutOfMemory", "message": "m"}}\'; exit 4', MemoryError, "^m$"),
+        ('echo \'{"error": {"kind": "Internal", "message": "m"}}\'; exit 4', RuntimeError, "^m$"),
+    ],
+)  # fmt: skip
+def test_convert_says_how_the_command_line_ended(
+    script: str,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = tmp_path / "narrowfloat"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("narrowfloat.checkpoint.PROGRAM", program)
+    with pytest.raises(error, match=message):
+        nf.convert("in.safetensors", "out.safetensors", "fp8")
+
+
 def test_lazy_tensors_say_how_many_they_are(tmp_path: Path) -> None:
     nf.save(tmp_path / "f.safetensors", {"a": np.ones(2, np.float32)})
     assert repr(nf.load(tmp_path / "f.safetensors")) == "LazyTensors(1 tensors)"

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +116,72 @@ def test_the_folder_of_an_unfinished_job_is_not_written_to(tmp_path: Path) -> No
     ):
         nf.save(tmp_path, PLAIN)
     assert files(tmp_path) == {mark.name: b""}
+
+
+SAVE_WITHOUT_ROOM = """
+import resource, sys
+import numpy as np
+import narrowfloat as nf
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+tensor = nf.quantize(np.ones((256, 256), np.float32), "fp8_e4m3")
+config = {"pad": "x" * 300_000}
+try:
+    nf.save(sys.argv[1], {"a.weight": tensor}, convention="fp8", config=config)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_no_file_changes_without_room_for_all(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    nf.save(old, {"a.weight": nf.quantize(X, "mxfp8_e4m3")}, config={})
+    before = files(old)
+    for folder in (old, new):
+        command = [sys.executable, "-c", SAVE_WITHOUT_ROOM, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"write: {folder}/config.json, File too large\n"
+    assert files(old) == before
+    assert not new.exists()
+
+
+def test_threads_save_to_one_folder(tmp_path: Path) -> None:
+    tensors = {"a.weight": nf.quantize(X, "mxfp8_e4m3")}
+    nf.save(tmp_path / "m", tensors, config={})
+    expected = files(tmp_path / "m")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: nf.save(tmp_path / "m", tensors, config={}), range(40)))
+    assert files(tmp_path / "m") == expected
+
+
+def test_a_path_that_is_not_utf8_stands_in_the_message(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/no\xff/x.safetensors")
+    with pytest.raises(ValueError, match=r"no\\xff/x.safetensors, its folder does not exist$"):
+        nf.save(path, PLAIN)
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")
+    Path(bad).write_bytes(b"xx")
+    with pytest.raises(ValueError, match=r"\\xff.safetensors"):
+        nf.load(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xff{", r"^save: .*config.json must be UTF-8, 'utf-8' codec can't decode byte 0xff"),
+        (b"{bad", r"^save: .*config.json must be JSON, Expecting property name"),
+    ],
+)
+def test_a_damaged_config_is_named(text: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        nf.save(tmp_path, {"a.weight": nf.quantize(X, "mxfp8_e4m3")})
+    assert files(tmp_path) == {"config.json": text}
+
+
+@pytest.mark.parametrize("options", [{}, {"config": {}}])
+def test_the_parent_must_exist(options: dict, tmp_path: Path) -> None:
+    path = tmp_path / "no" / "x"
+    with pytest.raises(ValueError, match=f"^write: {path}, its folder does not exist$"):
+        nf.save(path, {"a.weight": nf.quantize(X, "mxfp8_e4m3")}, **options)
 
 
 def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/narrowfloat/ ${PROJECT_BINARY_DIR}/inclu
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowfloat COMPONENT development
         FILES_MATCHING PATTERN "*.h"
         PATTERN "*-inl.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
-        # Headers of kernels, of the C face's implementation and of the JSON parser are private.
+        # Headers of kernels and backends, of the C face's implementation and of the JSON parser are private.
         PATTERN "strict_json.h" EXCLUDE
-        PATTERN "scalar" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
+        PATTERN "scalar" EXCLUDE PATTERN "backends" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
         PATTERN "c_api" EXCLUDE)
 
 install(EXPORT narrowfloat NAMESPACE narrowfloat:: FILE narrowfloat-targets.cmake

@@ -41,11 +41,13 @@ constexpr const char* kEmbedding = "embedding";
 constexpr LeftModule kLeft[] = {
     {"norm",
      Place::kAnywhere,
-     {"norm", "norm[0-9]*", "*_norm", "*_norm[0-9]*", "*layernorm", "*rmsnorm", "layer_norm*",
-      "layernorm[0-9]*", "ln", "ln_*", "ln[0-9]*"}},
+     {"norm", "norm[0-9]*", "*_norm", "*_norm[0-9]*", "layernorm",
+      "*[!e]layernorm",  // not RoBERTa-PreLayerNorm
+      "*rmsnorm", "layer_norm*", "layernorm[0-9]*", "ln", "ln_*", "ln[0-9]*"}},
     {kEmbedding,
      Place::kAnywhere,
-     {"*embedding", "*embeddings", "*_embed", "embed_*", "emb", "wte", "wpe",
+     {"*embedding", "*embeddings", "*_embed", "embed", "embed_*", "*_embeds_layer", "emb", "wte",
+      "wpe",
       "shared",   // T5's
       "*bias"}},  // a table of relative positions, also T5's
     {"output head",

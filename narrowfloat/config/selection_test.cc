@@ -23,8 +23,10 @@ bool IsLinearWeight(std::string_view name, const Shape& shape) {
 
 TEST(SelectionTest, TakesLinearWeights) {
   for (const char* name : {
-           "weight", "encoder.layer.0.attention.self.query.weight",
-           "encoder.layer.5.attention.output.dense.weight", "pooler.dense.weight",
+           "weight",
+           "encoder.layer.0.attention.self.query.weight",
+           "encoder.layer.5.attention.output.dense.weight",
+           "pooler.dense.weight",
            "model.layers.3.mlp.gate_proj.weight",        // not the router `mlp.gate`
            "model.layers.3.mlp.gate_up_proj.weight",     //
            "model.layers.3.mlp.experts.7.w1.weight",     //
@@ -35,6 +37,7 @@ TEST(SelectionTest, TakesLinearWeights) {
            "model.layers.0.self_attn.indexer.weight",    //
            "model.normal_proj.weight",                   // here `norm` is a part of a word
            "model.embedder_proj.weight",                 //
+           "roberta_prelayernorm.encoder.layer.0.output.dense.weight",
        }) {
     EXPECT_TRUE(IsLinearWeight(name, kMatrix)) << name;
   }
@@ -47,6 +50,8 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
            "embeddings.word_embeddings.weight",
            "embeddings.position_embeddings.weight",
            "model.embed_tokens.weight",
+           "model.llm.embed.weight",
+           "decoder.position_embeds_layer.weight",
            "transformer.wte.weight",
            "transformer.wpe.weight",
            "shared.weight",

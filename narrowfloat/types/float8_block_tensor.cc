@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/layout.h"
+#include "narrowfloat/tensor/shape.h"
 
 namespace narrowfloat {
 namespace {
@@ -37,15 +39,12 @@ Float8BlockQuantizer::Float8BlockQuantizer(std::string_view element,
     : Quantizer(MakeSpec(element, options)) {}
 
 bool Float8BlockQuantizer::IsQuantizable(const Shape& shape) const {
-  return shape.size() >= 2 && Quantizer::IsQuantizable(shape);
+  return shape.size() >= 2 && Quantizer::IsQuantizable(shape) &&
+         HasWholeBlocks(*Spec().scheme, FlattenShape(shape));
 }
 
 std::unique_ptr<Quantizer> Float8BlockQuantizer::Copy() const {
   return std::make_unique<Float8BlockQuantizer>(*this);
-}
-
-void Float8BlockQuantizer::CheckShape(const char* verb, const Shape& shape) const {
-  CheckWholeBlocks(verb, "Float8BlockQuantizer", *Spec().scheme, shape);
 }
 
 }  // namespace narrowfloat

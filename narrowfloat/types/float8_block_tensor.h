@@ -25,19 +25,18 @@ struct Float8BlockOptions {
   float amax_epsilon = 0.0f;
 };
 
-/// Block-scaled FP8. Accepts tensors of two dimensions or more whose flattened rows and columns are
-/// multiples of the block, as TransformerEngine's class does; the verbs accept any.
+/// Block-scaled FP8. Accepts any shape, as TransformerEngine's class does; a short last block is
+/// quantized as if zero-padded.
 class Float8BlockQuantizer final : public Quantizer {
  public:
   /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:
   /// InvalidArgument for a block_scaling_dim other than 1 or 2.
   explicit Float8BlockQuantizer(std::string_view element, const Float8BlockOptions& options = {});
 
+  /// Returns true for two dimensions or more whose flattened rows and columns are multiples of the
+  /// block: those that TransformerEngine's modules quantize.
   bool IsQuantizable(const Shape& shape) const override;
   std::unique_ptr<Quantizer> Copy() const override;
-
- private:
-  void CheckShape(const char* verb, const Shape& shape) const override;
 };
 
 }  // namespace narrowfloat

@@ -44,6 +44,9 @@ TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
       runs.Quantize(in.ConstView()).ConstView(),
       ByVerb("fp8_block1x128_e5m2:amax_epsilon=2,columnwise=1,force_pow_2_scales=0", in)
           .ConstView());
+  const OwnedTensor ragged = MakeInput({3, 65}, DType::kBFloat16);
+  ExpectSameBuffers(Float8BlockQuantizer(E4M3::kName).Quantize(ragged.ConstView()).ConstView(),
+                    ByVerb("fp8_block128x128_e4m3:columnwise=1", ragged).ConstView());
   EXPECT_FALSE(runs.IsQuantizable({128}));
   EXPECT_FALSE(runs.IsQuantizable({128, 130}));
   EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));

@@ -12,7 +12,7 @@ Number: TypeAlias = SupportsFloat | np.ndarray  # an array is float32 of one ele
 
 
 class ThreadOptions(TypedDict, total=False):
-    """The options of every verb."""
+    """The option of verbs that compute on the CPU's threads."""
 
     threads: int | None
 
@@ -25,7 +25,7 @@ class SpecOptions(TypedDict, total=False):
     amax_epsilon: Number
     e4m3_max: Number
     force_pow_2_scales: bool
-    four_over_six: bool | str
+    four_over_six: str
     four_over_six_fast_error: bool
     offset: int
     rht: bool

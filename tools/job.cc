@@ -287,8 +287,12 @@ class Job {
     RemoveOthers();
     // The mark goes last: a run that ends in between is still an unfinished job.
     for (const ShardPlan& plan : plans_) RemoveRecord(plan.out);
-    std::error_code ignored;
-    fs::remove(io::UnfinishedMark(out_), ignored);
+    const fs::path mark = io::UnfinishedMark(out_);
+    std::error_code error;
+    fs::remove(mark, error);
+    if (!error || !HasMark()) return;  // another part may have removed it
+    throw IoError(fmt::format("write: {}, cannot be removed, though all files are written: {}",
+                              mark.string(), error.message()));
   }
 
   void WriteIndex() {

@@ -181,3 +181,22 @@ def test_a_mark_that_is_gone_is_written_again(tmp_path: Path) -> None:
         part.send_signal(signal.SIGCONT)
     assert part.returncode == 0
     assert (out / MARK).exists()
+
+
+def test_a_mark_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+    out.mkdir()
+    calls = "?unlink,?unlinkat,?rmdir"
+    fail = strace(
+        "-P", str(out / MARK), "-e", f"trace={calls}", "-e", f"inject={calls}:error=EPERM"
+    )
+    job = ["quantize", source, out, "--scheme", "nvfp4", "--json"]
+    done = subprocess.run([*fail, program(), *job], capture_output=True, text=True)
+    assert done.returncode == 4, done.stderr
+    assert json.loads(done.stdout)["error"]["message"] == (
+        f"write: {out / MARK}, cannot be removed, though all files are written: "
+        "Operation not permitted"
+    )
+    assert (out / MARK).exists()
+    assert run_json(*job[:-1])["complete"]
+    run("diff", out, out)

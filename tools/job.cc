@@ -15,6 +15,7 @@
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/folder_lock.h"
+#include "tools/input_files.h"
 #include "tools/interrupt.h"
 #include "tools/other_checkpoint.h"
 #include "tools/output_folder.h"
@@ -43,8 +44,13 @@ class Job {
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
     overwrite_ = out.overwrite;
-    if (HasFiles() && !overwrite_) CheckReplacesNothing();
-    if (HasFiles() && in.folder()) FindOthers();
+    if (!HasFiles()) return;
+    const InputFiles files = FilesOfInput();
+    const std::string replacer = fmt::format("{}: OUT", rewriter.Verb());
+    for (const fs::path& target : Targets()) files.CheckSpared(replacer, target);
+    if (!overwrite_) CheckReplacesNothing();
+    if (!in.folder()) return;
+    for (const std::string& name : FindOthers()) files.CheckSpared(replacer, out_ / name);
   }
 
   /// Returns whether the job has files to write in this part; there may be more parts than files.
@@ -98,6 +104,18 @@ class Job {
     for (const auto& [name, text] : side_files_.written) targets.push_back(out_ / name);
     if (in_.index()) targets.push_back(out_ / in_.index()->first);
     return targets;
+  }
+
+  /// Returns the files of IN. Its links may lead to OUT, or one of the folders lie in the other.
+  InputFiles FilesOfInput() const {
+    InputFiles files;
+    for (const io::Shard& shard : in_.shards()) files.Add(shard.file.path());
+    if (!in_.folder()) return files;
+    if (in_.index()) files.Add(*in_.folder() / in_.index()->first);
+    for (const fs::path& file : side_files_.copied) files.Add(*in_.folder() / file);
+    for (const auto& [name, text] : side_files_.written) files.Add(*in_.folder() / name);
+    for (const LeftOut& file : side_files_.left_out) files.Add(*in_.folder() / file.name);
+    return files;
   }
 
   /// Returns whether this part and the others have written all files of the input.

@@ -77,9 +77,9 @@ struct JobResult {
 /// one lets a later run skip it, and a mark names the job. A part without files writes nothing. At
 /// the end `overwrite` removes the files by which readers would take OUT for another checkpoint.
 /// Every file appears whole or not at all. Names files that are left out on standard error. Errors:
-/// InvalidArgument if `out` is `in`, if no tensor is rewritten, or, unless `overwrite` is set, if a
-/// file exists that this job did not write, or another checkpoint's; Interrupted, saying what was
-/// done; IoError.
+/// InvalidArgument if `out` is `in`, if a file of `in` would be replaced, if no tensor is
+/// rewritten, or, unless `overwrite` is set, if a file exists that this job did not write, or
+/// another checkpoint's; Interrupted, saying what was done; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
 /// Returns the result as text and as JSON. `rewritten` is the command's participle, such as

@@ -24,6 +24,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/choice.h"
 #include "tools/command.h"
+#include "tools/input_files.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/progress.h"
@@ -297,19 +298,17 @@ void CheckPage(const ReportOptions& options) {
 /// folder. An earlier page (.html) may lie there and be replaced.
 void CheckIsNotOfModel(const io::Checkpoint& in, const std::string& out) {
   std::error_code ignored;
-  const auto refuse_if_same = [&](const fs::path& file) {
-    if (!fs::equivalent(file, out, ignored)) return;
-    throw InvalidArgument(fmt::format(
-        "report: the page must not replace a file of IN, got {}, which is {}", out, file.string()));
-  };
-  for (const io::Shard& shard : in.shards()) refuse_if_same(shard.file.path());
-  if (!in.folder()) return;
-  for (fs::recursive_directory_iterator
-           at(*in.folder(), fs::directory_options::skip_permission_denied, ignored),
-       end;
-       at != end; at.increment(ignored)) {
-    if (at->path().extension() != ".html") refuse_if_same(at->path());
+  InputFiles files;
+  for (const io::Shard& shard : in.shards()) files.Add(shard.file.path());
+  if (in.folder()) {
+    for (fs::recursive_directory_iterator
+             at(*in.folder(), fs::directory_options::skip_permission_denied, ignored),
+         end;
+         at != end; at.increment(ignored)) {
+      if (at->path().extension() != ".html") files.Add(at->path());
+    }
   }
+  files.CheckSpared("report: the page", out);
 }
 
 Result Run(const ReportOptions& options) {

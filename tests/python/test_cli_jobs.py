@@ -205,6 +205,60 @@ def test_swapping_in_and_out_keeps_the_original(tmp_path: Path):
     assert folder_bytes(original) == before
 
 
+def refuses_to_replace(source: Path, out: Path, target: Path, file: Path) -> None:
+    """Asserts that the job refuses, and that no file below their common folder changes."""
+    before = folder_bytes(source.parent)
+    for option in ((), ("--overwrite",)):
+        refused = run_json("quantize", source, out, "--scheme", "mxfp8_e4m3", *option, code=2)
+        assert refused["error"]["message"] == (
+            f"quantize: OUT must not replace a file of IN, got {target}, which is {file}"
+        )
+        assert folder_bytes(source.parent) == before
+
+
+def test_files_of_in_are_not_replaced_through_links(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    out.mkdir()
+    name = "model-00002-of-00003.safetensors"
+    (source / name).rename(out / name)
+    (source / name).symlink_to(out / name)
+    refuses_to_replace(source, out, out / name, source / name)
+    (source / name).unlink()
+    (out / name).rename(source / name)
+    for side in ("config.json", "model.safetensors.index.json", "1_Pooling/config.json"):
+        (out / side).parent.mkdir(exist_ok=True)
+        (source / side).rename(out / side)
+        (source / side).symlink_to(out / side)
+        refuses_to_replace(source, out, out / side, source / side)
+        (source / side).unlink()
+        (out / side).rename(source / side)
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3")
+
+
+def test_files_of_in_that_are_of_another_checkpoint_are_not_removed(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    out.mkdir()
+    name, other = "model-00002-of-00003.safetensors", "model-00002-of-00004.safetensors"
+    (source / name).rename(out / other)
+    (source / name).symlink_to(out / other)
+    command = ("quantize", source, out, "--scheme", "mxfp8_e4m3", "--overwrite")
+    before = folder_bytes(tmp_path)
+    assert run_json(*command, code=2)["error"]["message"] == (
+        f"quantize: OUT must not replace a file of IN, got {out / other}, which is {source / name}"
+    )
+    assert folder_bytes(tmp_path) == before
+
+
+def test_files_of_in_below_out_are_not_replaced(tmp_path: Path):
+    source = sharded(tmp_path / "out" / "sub")
+    (source / "sub").mkdir()
+    (source / "sub" / "config.json").write_text('{"other": 1}')
+    file = source / "config.json"
+    refuses_to_replace(source, tmp_path / "out", file, file)
+    (source / "sub" / "config.json").unlink()
+    run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+
+
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
     out = tmp_path / "out"
     out.write_bytes(b"old")

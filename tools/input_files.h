@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace narrowfloat::tools {
+
+/// Files that a command reads. Recognizes them under any name: through links and other folders.
+class InputFiles {
+ public:
+  /// Adds a file; one that does not exist is ignored.
+  void Add(const std::filesystem::path& file);
+
+  /// Refuses to replace `target` if it is one of the files. `replacer` begins the message:
+  /// "quantize: OUT". Errors: InvalidArgument.
+  void CheckSpared(const std::string& replacer, const std::filesystem::path& target) const;
+
+ private:
+  std::map<std::pair<dev_t, ino_t>, std::filesystem::path> files_;
+};
+
+}  // namespace narrowfloat::tools

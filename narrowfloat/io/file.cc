@@ -222,8 +222,12 @@ void RemoveLeftovers(const std::filesystem::path& folder) {
        at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (!name.starts_with(kTemporaryPrefix) || !name.ends_with(kTemporarySuffix)) continue;
-    const FileDescriptor fd(::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    if (fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    // Not blocking, so that a pipe of such a name is not waited for.
+    const FileDescriptor fd(
+        ::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct stat status {};
+    if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;
     ::unlink(at->path().c_str());
   }
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -143,6 +144,16 @@ TEST(AtomicFileTest, LeftoversOfEndedProcessesGoAndOthersStay) {
   EXPECT_EQ(folder.Names(), (std::set<std::string>{"mine.partial", "out"}));
   EXPECT_EQ(ReadText(folder / "out"), "new");
   RemoveLeftovers(folder / "no");
+}
+
+TEST(AtomicFileTest, APipeNamedAsALeftoverIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  const std::filesystem::path pipe = folder / ".narrowfloat-1-1.partial";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ::alarm(30);  // ends a program that waits
+  RemoveLeftovers(folder.path());
+  ::alarm(0);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe)) << "it is no file of this program";
 }
 
 TEST(InputFileTest, ALoopOfLinksIsInvalid) {

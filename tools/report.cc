@@ -281,9 +281,9 @@ void CheckPage(const ReportOptions& options) {
   const fs::path page(options.out);
   std::error_code error;
   const fs::file_status status = fs::status(page, error);
-  if (fs::is_directory(status)) {
-    throw InvalidArgument(
-        fmt::format("report: the page must be a file, {} is a folder", options.out));
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw InvalidArgument(fmt::format(
+        "report: the page must be a file, {} is a folder or no regular file", options.out));
   }
   if (!fs::is_directory(io::FolderOf(page), error)) {
     throw InvalidArgument(fmt::format("write: {}, its folder does not exist", options.out));

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@ constexpr std::size_t kRuns = 6, kRunBytes = std::size_t{256} << 10;
 constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
 constexpr std::string_view kTemporarySuffix = ".partial";
+constexpr mode_t kModeBits = S_IRWXU | S_IRWXG | S_IRWXO;
 
 [[noreturn]] void ThrowIo(const char* verb, const std::string& path, int error) {
   throw IoError(fmt::format("{}: {}, {}", verb, path, std::strerror(error)));
@@ -53,15 +55,32 @@ bool LockTemporary(const FileDescriptor& fd) {
              : ::fstat(fd.get(), &status) != 0 || status.st_nlink > 0;
 }
 
+/// Returns the mode of the file that a new one replaces; nullopt if there is none. Follows links.
+std::optional<mode_t> ModeOfReplaced(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  if (S_ISREG(status.st_mode)) return status.st_mode & kModeBits;
+  // A rename would put a file in the place of a device or pipe, which its users then miss.
+  throw InvalidArgument(
+      fmt::format("write: {}, must be a regular file or a new one", path.string()));
+}
+
 /// A name that nobody has yet. The process id keeps apart the writers of one machine; those of
 /// several, on a shared folder, are kept apart by O_EXCL.
-FileDescriptor OpenTemporary(const std::filesystem::path& path, std::filesystem::path& temporary) {
+FileDescriptor OpenTemporary(const std::filesystem::path& path, mode_t new_mode,
+                             std::filesystem::path& temporary) {
   static std::atomic<unsigned> counter = 0;
+  const std::optional<mode_t> replaced = ModeOfReplaced(path);
+  // Nobody else may read the file until it has the mode of one that nobody else may read.
+  const mode_t mode = replaced ? S_IRUSR | S_IWUSR : new_mode;
   for (;;) {
     temporary = FolderOf(path) / fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(),
                                              counter.fetch_add(1), kTemporarySuffix);
-    FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (fd.get() >= 0 && LockTemporary(fd)) return fd;
+    FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (fd.get() >= 0 && LockTemporary(fd)) {
+      if (replaced) ::fchmod(fd.get(), *replaced);  // some file systems have no modes
+      return fd;
+    }
     if (fd.get() >= 0 || errno == EEXIST) continue;
     const int error = errno;
     temporary.clear();
@@ -100,6 +119,7 @@ InputFile::InputFile(const std::filesystem::path& path)
   }
   identity_ = {static_cast<std::uint64_t>(status.st_size),
                std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  mode_ = status.st_mode & kModeBits;
 }
 
 void InputFile::Read(std::uint64_t offset, std::span<std::byte> out) const {
@@ -128,8 +148,8 @@ std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_b
   return text;
 }
 
-AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(path), fd_(OpenTemporary(path_, temporary_)) {}
+AtomicFile::AtomicFile(const std::filesystem::path& path, mode_t new_mode)
+    : path_(path), fd_(OpenTemporary(path_, new_mode, temporary_)) {}
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -246,7 +266,7 @@ bool WriteNewFile(const std::filesystem::path& path, const std::string& text) {
 
 void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to) {
   const InputFile in(from);
-  AtomicFile out(to);
+  AtomicFile out(to, in.mode());
   std::vector<std::byte> piece(kCopyBytes);
   for (std::uint64_t at = 0; at < in.identity().bytes;) {
     const std::uint64_t count = std::min<std::uint64_t>(piece.size(), in.identity().bytes - at);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -41,6 +43,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   const FileIdentity& identity() const { return identity_; }
+  mode_t mode() const { return mode_; }  // who may read, write and execute it
 
   /// Fills `out` from `offset` on. Errors: IoError, also if the file ends before.
   void Read(std::uint64_t offset, std::span<std::byte> out) const;
@@ -49,6 +52,7 @@ class InputFile {
   std::string path_;
   FileDescriptor fd_;
   FileIdentity identity_;
+  mode_t mode_ = 0;
 };
 
 /// Returns the folder that a path's file is in; "." for a name alone.
@@ -61,11 +65,13 @@ std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_b
 /// A file that appears whole or not at all: written under a temporary name in the same folder,
 /// then renamed. Until Commit the old file, if any, is untouched; without Commit the temporary one
 /// goes away. The temporary file is locked while it is written: one without a lock belongs to a
-/// process that ended before its destructor ran.
+/// process that ended before its destructor ran. The new file has the mode of the one it replaces.
 class AtomicFile {
  public:
-  /// Errors: InvalidArgument if the folder does not exist; IoError if it cannot be written to.
-  explicit AtomicFile(const std::filesystem::path& path);
+  /// Gives a file that replaces none `new_mode`, less the process's umask. Errors: InvalidArgument
+  /// if the folder does not exist, or if there is something at `path` that is no regular file;
+  /// IoError if the folder cannot be written to.
+  explicit AtomicFile(const std::filesystem::path& path, mode_t new_mode = 0666);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -113,7 +119,8 @@ void WriteSmallFile(const std::filesystem::path& path, const std::string& text);
 /// if there is one. Errors: as AtomicFile.
 bool WriteNewFile(const std::filesystem::path& path, const std::string& text);
 
-/// Replaces the file at `to` by a copy of `from`, atomically. Errors: as InputFile and AtomicFile.
+/// Replaces the file at `to` by a copy of `from`, atomically. A new file gets the mode of `from`.
+/// Errors: as InputFile and AtomicFile.
 void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace narrowfloat::io

@@ -38,6 +38,12 @@ class FileSizeLimit {
   void (*previous_handler_)(int);
 };
 
+mode_t ModeOf(const std::filesystem::path& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0);
+  return status.st_mode & 0777;
+}
+
 TEST(AtomicFileTest, AppearsWholeOnCommit) {
   const TemporaryFolder folder;
   {
@@ -104,12 +110,37 @@ TEST(AtomicFileTest, PiecesOfAnySizeAndOrderComeTogether) {
   EXPECT_TRUE(ReadText(folder / "out") == text);
 }
 
-TEST(AtomicFileTest, CannotReplaceAFolder) {
+TEST(AtomicFileTest, ReplacesRegularFilesAlone) {
   const TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "out");
-  EXPECT_EQ(MessageOf<IoError>([&] { WriteSmallFile(folder / "out", "x"); }),
-            "write: " + (folder / "out").string() + ", Is a directory");
-  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+  std::filesystem::create_directory(folder / "folder");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("pipe", folder / "link");
+  const std::set<std::string> before = folder.Names();
+  for (const char* name : {"folder", "pipe", "link"}) {
+    EXPECT_EQ(MessageOf<InvalidArgument>([&] { WriteSmallFile(folder / name, "x"); }),
+              "write: " + (folder / name).string() + ", must be a regular file or a new one");
+  }
+  EXPECT_EQ(folder.Names(), before);
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "link"));
+  std::filesystem::create_symlink("nothing", folder / "hole");
+  WriteSmallFile(folder / "hole", "x");
+  EXPECT_EQ(ReadText(folder / "hole"), "x");
+}
+
+TEST(AtomicFileTest, ANewFileHasTheModeOfTheOneThatItReplaces) {
+  const TemporaryFolder folder;
+  WriteSmallFile(folder / "new", "x");
+  WriteText(folder / "plain", "x");
+  EXPECT_EQ(ModeOf(folder / "new"), ModeOf(folder / "plain"));
+  for (const mode_t mode : {0600u, 0440u, 0755u, 0666u}) {
+    ASSERT_EQ(::chmod((folder / "new").c_str(), mode), 0);
+    WriteSmallFile(folder / "new", "y");
+    EXPECT_EQ(ModeOf(folder / "new"), mode);
+  }
+  ASSERT_EQ(::chmod((folder / "new").c_str(), 0600), 0);
+  AtomicFile file(folder / "new");
+  std::filesystem::remove(folder / "plain");
+  for (const std::string& name : folder.Names()) EXPECT_EQ(ModeOf(folder / name.c_str()), 0600u);
 }
 
 TEST(AtomicFileTest, NeedsAFolder) {
@@ -205,6 +236,22 @@ TEST(CopyFileTest, CopiesEveryByte) {
   WriteText(folder / "in", text);
   CopyFileAtomically(folder / "in", folder / "out");
   EXPECT_EQ(ReadText(folder / "out"), text);
+}
+
+TEST(CopyFileTest, ANewFileHasTheModeOfItsSource) {
+  const TemporaryFolder folder;
+  WriteText(folder / "in", "x");
+  for (const mode_t mode : {0700u, 0400u}) {
+    ASSERT_EQ(::chmod((folder / "in").c_str(), mode), 0);
+    CopyFileAtomically(folder / "in", folder / "out");
+    EXPECT_EQ(ModeOf(folder / "out"), mode);
+    std::filesystem::remove(folder / "out");
+  }
+  WriteText(folder / "out", "private");
+  ASSERT_EQ(::chmod((folder / "out").c_str(), 0600), 0);
+  ASSERT_EQ(::chmod((folder / "in").c_str(), 0644), 0);
+  CopyFileAtomically(folder / "in", folder / "out");
+  EXPECT_EQ(ModeOf(folder / "out"), 0600u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 from pathlib import Path
@@ -257,6 +258,21 @@ def test_files_of_in_below_out_are_not_replaced(tmp_path: Path):
     refuses_to_replace(source, tmp_path / "out", file, file)
     (source / "sub" / "config.json").unlink()
     run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+
+
+def test_side_files_keep_their_modes(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    (source / "run.sh").write_text("#!/bin/sh")
+    (source / "run.sh").chmod(0o700)
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    assert stat.S_IMODE((out / "run.sh").stat().st_mode) == 0o700
+
+
+def test_a_private_file_stays_private(model: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    out.touch(mode=0o600)
+    run("quantize", model, out, "--scheme", "mxfp8_e4m3", "--overwrite")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -110,7 +111,11 @@ def test_the_page_replaces_no_file_of_the_model(model: Path, tmp_path: Path) -> 
 
 def test_the_place_of_the_page_is_checked_before_the_model_is_read(tmp_path: Path) -> None:
     folder = run("report", "no such model", "-o", tmp_path, "--overwrite", code=2).stderr
-    assert folder == f"narrowfloat: report: the page must be a file, {tmp_path} is a folder\n"
+    message = "narrowfloat: report: the page must be a file, {} is a folder or no regular file\n"
+    assert folder == message.format(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    pipe = run("report", "no such model", "-o", tmp_path / "pipe", "--overwrite", code=2).stderr
+    assert pipe == message.format(tmp_path / "pipe")
     page = tmp_path / "no" / "page.html"
     missing = run("report", "no such model", "-o", page, code=2).stderr
     assert missing == f"narrowfloat: write: {page}, its folder does not exist\n"

@@ -56,9 +56,11 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
   std::ranges::copy_if(companions, std::inserter(files.written, files.written.end()),
                        [](const auto& file) { return file.second.has_value(); });
   const fs::path& from = *in.folder();
+  fs::path last = from;  // the folder that cannot be read, if one cannot: errors name no path
   try {
     for (auto at = fs::recursive_directory_iterator(from); at != fs::end(at); ++at) {
       CheckInterrupt();
+      last = at->path();
       const fs::path relative = at->path().lexically_relative(from);
       std::error_code ignored;
       if (at->is_directory()) {
@@ -77,6 +79,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
       } else if (!IsOfCheckpoint(in, relative)) {
         const std::string reason = ReasonToLeaveOut(*at);
         if (reason.empty()) {
+          io::InputFile(at->path());  // refuses one that cannot be read before anything is written
           files.copied.push_back(relative);
         } else {
           files.left_out.push_back({relative.string(), reason});
@@ -84,7 +87,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
       }
     }
   } catch (const fs::filesystem_error& error) {
-    ThrowIo("read", from, error);
+    ThrowIo("read", last, error);
   }
   std::ranges::sort(files.copied);
   std::ranges::sort(files.left_out, {}, &LeftOut::name);
@@ -105,7 +108,7 @@ void CopySideFiles(const SideFiles& files, const fs::path& from, const fs::path&
     }
     for (const auto& [name, text] : files.written) io::WriteSmallFile(to / name, *text);
   } catch (const fs::filesystem_error& error) {
-    ThrowIo("write", to, error);
+    ThrowIo("write", error.path1(), error);
   }
 }
 

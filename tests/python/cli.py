@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import struct
@@ -34,6 +35,8 @@ ELEMENTS = {
     "e5m2": ml_dtypes.float8_e5m2,
     "e2m1": ml_dtypes.float4_e2m1fn,
 }
+# Of linux/prctl.h and linux/capability.h.
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
 def program() -> str:
@@ -63,6 +66,14 @@ def run_json(
     preexec_fn: Callable[[], None] | None = None,
 ) -> dict:
     return json.loads(run(*args, "--json", code=code, env=env, preexec_fn=preexec_fn).stdout)
+
+
+def obey_modes() -> None:
+    """Takes from the program that is run next what lets root read and write any file."""
+    if os.geteuid() != 0:
+        return
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
 
 
 def write_file(path: Path, tensors: dict[str, np.ndarray], metadata: dict | None = None) -> Path:

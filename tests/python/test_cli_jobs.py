@@ -19,6 +19,7 @@ import pytest
 from cli import (
     TYPES,
     folder_bytes,
+    obey_modes,
     program,
     read_file,
     run,
@@ -258,6 +259,27 @@ def test_files_of_in_below_out_are_not_replaced(tmp_path: Path):
     refuses_to_replace(source, tmp_path / "out", file, file)
     (source / "sub" / "config.json").unlink()
     run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+
+
+def test_what_cannot_be_read_is_named_before_anything_is_written(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    command = ("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    (source / "sub").mkdir()
+    (source / "sub" / "text").write_text("x")
+    for path in (source / "sub" / "text", source / "sub"):
+        path.chmod(0)
+        error = run_json(*command, code=4, preexec_fn=obey_modes)["error"]
+        assert error == {"kind": "IoError", "message": f"read: {path}, Permission denied"}
+        assert not out.exists()
+        path.chmod(0o755)
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    out.mkdir()
+    (out / "1_Pooling").write_text("x")
+    message = run("quantize", source, out, "--scheme", "mxfp8_e4m3", code=4).stderr
+    assert message.splitlines()[-1] == (f"narrowfloat: write: {out / '1_Pooling'}, Not a directory")
 
 
 def test_side_files_keep_their_modes(tmp_path: Path):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import resource
@@ -12,11 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from cli import folder_bytes, program, run, sharded
+from cli import folder_bytes, obey_modes, program, run, sharded
 
 MOMENTS = 200
 LIMIT_S = 100  # after which a busy machine does no more of them; an idle one needs 15 s
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # of linux/prctl.h and linux/capability.h
 
 
 def visible(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -81,12 +79,6 @@ def test_a_disk_that_fills_up_leaves_whole_files_and_the_rerun_finishes(tmp_path
     assert not [name for name in folder_bytes(out) if name.endswith(".partial")]
     run(*command(source, out))
     assert folder_bytes(out) == new
-
-
-def obey_modes() -> None:
-    """Takes from the program that is run next what lets root write to any folder."""
-    if os.geteuid() == 0:
-        assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0) == 0
 
 
 def test_a_folder_that_cannot_be_written_stays_as_it_is(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <numeric>
 #include <set>
@@ -120,8 +121,16 @@ std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
   return hash.Text();
 }
 
+/// Returns a hash in place of a name so long that no file system takes the record's.
 fs::path RecordPath(const fs::path& file) {
-  return file.parent_path() / fmt::format(".{}.job", file.filename().string());
+  const std::string name = file.filename().string();
+  std::string record = fmt::format(".{}.job", name);
+  if (record.size() > NAME_MAX) {
+    Hash hash;
+    hash.Add(name);
+    record = fmt::format(".{}.job", hash.Text());
+  }
+  return file.parent_path() / record;
 }
 
 std::string TextOfJob(const std::string& hash) {

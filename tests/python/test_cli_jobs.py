@@ -297,6 +297,22 @@ def test_a_private_file_stays_private(model: Path, tmp_path: Path):
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
+def test_the_longest_file_names(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    index = source / "model.safetensors.index.json"
+    for i, size in enumerate((250, 251, 255)):
+        old, new = f"model-{i + 1:05}-of-00003.safetensors", "a" * (size - 12) + ".safetensors"
+        (source / old).rename(source / new)
+        index.write_text(index.read_text().replace(old, new))
+    job = ("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    for i in (1, 2, 3):
+        part = (*job, "--part", f"{i}/4")
+        assert run_json(*part)["files_written"] == 1
+        assert i == 3 or run_json(*part)["files_skipped"] == 1, "the record is found again"
+    names = {path.name for path in source.iterdir()}
+    assert {path.name for path in out.iterdir()} == names, "no record is left"
+
+
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
     out = tmp_path / "out"
     out.write_bytes(b"old")

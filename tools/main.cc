@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -120,6 +121,15 @@ void OccupyClosedStreams() {
   }
 }
 
+/// Lets the program open as many files as the system allows: a checkpoint may have a thousand,
+/// which are open all at once.
+void RaiseFileLimit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 ExitCode Main(int argc, char** argv) {
   CLI::App app{
       "Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them.\n"
@@ -164,6 +174,7 @@ ExitCode Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   narrowfloat::tools::OccupyClosedStreams();
+  narrowfloat::tools::RaiseFileLimit();
   // A closed pipe is then an error of write: of standard output it ends the program with a code of
   // its own, of standard error it is ignored.
   std::signal(SIGPIPE, SIG_IGN);

@@ -313,6 +313,15 @@ def test_the_longest_file_names(tmp_path: Path):
     assert {path.name for path in out.iterdir()} == names, "no record is left"
 
 
+def test_more_files_than_the_soft_limit_allows(tmp_path: Path):
+    source = sharded(tmp_path / "in", shards=70)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
+
+    assert run_json("inspect", source, preexec_fn=limit)
+
+
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
     out = tmp_path / "out"
     out.write_bytes(b"old")

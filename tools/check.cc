@@ -132,6 +132,18 @@ struct CheckOptions {
   std::string path, from;
 };
 
+/// Finds what a reader by the index does not see. (Opening finds what the index alone has.)
+void CheckIndex(const io::Checkpoint& in, std::vector<Finding>& findings) {
+  if (!in.index()) return;
+  for (const io::Shard& shard : in.shards()) {
+    for (const io::TensorEntry& entry : shard.file.header().tensors) {
+      if (in.index()->second.weight_map.contains(entry.name)) continue;
+      findings.push_back(
+          {entry.name, fmt::format("it is in {}, the index must name it", shard.name)});
+    }
+  }
+}
+
 std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
   std::vector<Finding> findings;
   if (const auto mark = io::FindUnfinishedMark(options.path)) {
@@ -142,6 +154,7 @@ std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
     io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
     SayAssumption("check", io::ReadAny("check", in, options.from));
     tensors = in.tensors().size();
+    CheckIndex(in, findings);
     std::ranges::move(Checking(in).Run(), std::back_inserter(findings));
   } catch (const InvalidArgument& error) {
     findings.push_back({"", error.what()});  // a damaged file is what this command looks for

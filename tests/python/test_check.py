@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import TYPES, read_file, run, run_json, write_file
+from cli import TYPES, read_file, run, run_json, sharded, write_file
 
 FAMILIES = ["mxfp8_e4m3", "mxfp8_2d_e5m2", "mxfp4", "nvfp4", "nvfp4_2d", "fp8_block1x128_e4m3",
             "fp8_block128x128_e5m2"]  # fmt: skip
@@ -160,4 +161,20 @@ def test_plain_tensors_of_every_float_type(name: str, tmp_path: Path) -> None:
     array[2], array[5] = np.nan, np.inf
     assert findings(write_file(tmp_path / "bad", {"x": array})) == [
         "values that are NaN or infinite: 2"
+    ]
+
+
+def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "in")
+    assert findings(folder, code=0) == []
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    shard = index["weight_map"].pop("layer.1.dense.bias")
+    path.write_text(json.dumps(index))
+    assert run_json("check", folder, code=1)["findings"] == [
+        {
+            "name": "layer.1.dense.bias",
+            "what": f"it is in {shard}, the index must name it",
+            "note": False,
+        }
     ]

@@ -8,9 +8,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <latch>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include "narrowfloat/ops/float_environment.h"
 
@@ -71,6 +75,27 @@ class PooledArena {
   std::list<Entry> entry_;  // one entry; it returns to the pool without an allocation
 };
 
+/// Returns how many of the threads, the caller among them, the system lets run at once. Starts them
+/// to see, once per process: a worker that TBB cannot start is an error that ends the call, or the
+/// process, and not a smaller number of workers.
+std::size_t StartableThreads(std::size_t threads) {
+  static std::mutex mutex;
+  static std::size_t tried = 1, startable = 1;
+  const std::lock_guard lock(mutex);
+  if (threads <= tried) return std::min(threads, startable);
+  std::latch started(1);
+  std::vector<std::jthread> others;
+  others.reserve(threads - 1);
+  try {
+    while (others.size() < threads - 1) others.emplace_back([&] { started.wait(); });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): fewer have to do
+  }
+  started.count_down();
+  tried = threads;
+  startable = others.size() + 1;
+  return startable;
+}
+
 void RunOnTbb(std::size_t threads, std::size_t count,
               const std::function<void(std::size_t)>& task) {
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
@@ -79,7 +104,9 @@ void RunOnTbb(std::size_t threads, std::size_t count,
   // TBB would not start more than the host program allows, and would warn on stderr.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
-  const PooledArena arena(std::min(threads, allowed));
+  const std::size_t startable = StartableThreads(std::min(threads, allowed));
+  if (startable <= 1) return RunSerial(count, task);
+  const PooledArena arena(startable);
   (*arena).execute([&] {
     tbb::parallel_for(std::size_t{0}, count, [&](std::size_t i) {
       const FloatEnvironment environment;

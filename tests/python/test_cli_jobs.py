@@ -28,6 +28,7 @@ from cli import (
     write_file,
     write_model,
 )
+from test_unfinished import strace
 
 
 @pytest.fixture
@@ -320,6 +321,16 @@ def test_more_files_than_the_soft_limit_allows(tmp_path: Path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
 
     assert run_json("inspect", source, preexec_fn=limit)
+
+
+def test_without_other_threads_the_work_is_done_alone(tmp_path: Path):
+    model = write_file(tmp_path / "m", {"a.weight": np.ones((1024, 2048), np.float32)})
+    calls = "?clone,?clone3"
+    fail = strace("-e", f"trace={calls}", "-e", f"inject={calls}:error=EAGAIN")
+    job = ["quantize", model, tmp_path / "q", "--scheme", "nvfp4", "--threads", "2"]
+    subprocess.run([*fail, program(), *job], check=True)
+    run("quantize", model, tmp_path / "whole", "--scheme", "nvfp4")
+    assert (tmp_path / "q").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):

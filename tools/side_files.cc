@@ -79,7 +79,8 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
       } else if (!IsOfCheckpoint(in, relative)) {
         const std::string reason = ReasonToLeaveOut(*at);
         if (reason.empty()) {
-          io::InputFile(at->path());  // refuses one that cannot be read before anything is written
+          // Refuses one that cannot be read before anything is written.
+          [[maybe_unused]] const io::InputFile readable(at->path());
           files.copied.push_back(relative);
         } else {
           files.left_out.push_back({relative.string(), reason});

@@ -144,9 +144,11 @@ class _FirstOrderFunc(torch.autograd.Function):
     """Returns gradients that have no derivative: a backward pass through them raises."""
 
     @staticmethod
-    def forward(ctx: Context, name: str, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Context, name: str, origins: int, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.name = name
-        return tuple(gradient.detach() for gradient in gradients)
+        return tuple(gradient.detach() for gradient in tensors[origins:])
 
     @staticmethod
     def backward(ctx: Context, *grads: torch.Tensor) -> NoReturn:
@@ -158,16 +160,18 @@ class _FirstOrderFunc(torch.autograd.Function):
 
 
 def first_order_only(
-    name: str, gradients: tuple[torch.Tensor | None, ...]
+    name: str, gradients: tuple[torch.Tensor | None, ...], *origins: torch.Tensor
 ) -> tuple[torch.Tensor | None, ...]:
     """Returns the gradients in a graph whose backward pass raises RuntimeError.
 
     Without it they would be constants, and what is derived from them zero. name: of the layer.
+    origins: what they depend on; at least one requires a gradient. A derivative by a tensor that no
+    path of the graph leads to would be zero, too.
     """
-    given = [g.detach().requires_grad_() for g in gradients if g is not None]
+    given = [gradient for gradient in gradients if gradient is not None]
     if not given:
         return gradients
-    made = iter(_FirstOrderFunc.apply(name, *given))
+    made = iter(_FirstOrderFunc.apply(name, len(origins), *origins, *given))
     return tuple(None if gradient is None else next(made) for gradient in gradients)
 
 

@@ -257,6 +257,12 @@ def test_a_kept_graph_takes_a_second_backward_pass() -> None:
     assert torch.equal(layer.weight.grad, first + first)
 
 
+NO_SECOND_ORDER = (
+    r": second-order gradients are not supported in quantized products; call backward\(\) or "
+    r"torch.autograd.grad\(\) without create_graph=True, or run the layer without a recipe$"
+)
+
+
 @pytest.mark.parametrize("activation", [torch.tanh, lambda y: y], ids=["tanh", "linear"])
 @pytest.mark.parametrize("wanted", ["input", "weight"])
 @pytest.mark.parametrize("kind", [Linear, GroupedLinear])
@@ -271,15 +277,47 @@ def test_second_order_gradients_raise_under_a_recipe(
     (first,) = torch.autograd.grad(y.sum(), of, retain_graph=True)
     (gradient,) = torch.autograd.grad(y.sum(), of, create_graph=True)
     assert torch.equal(first, gradient)
-    with pytest.raises(
-        RuntimeError,
-        match=(
-            r": second-order gradients are not supported in quantized products; call "
-            r"backward\(\) or torch.autograd.grad\(\) without create_graph=True, or run the layer "
-            r"without a recipe$"
-        ),
-    ):
+    with pytest.raises(RuntimeError, match=NO_SECOND_ORDER):
         gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("wanted", ["dy", "x", "weight"])
+@pytest.mark.parametrize("of", ["x", "weight", "bias"])
+@pytest.mark.parametrize("kind", [Linear, GroupedLinear])
+def test_gradients_have_no_derivative_by_any_tensor(kind: type, of: str, wanted: str) -> None:
+    """allow_unused would give None, which torch.autograd.functional takes for zero."""
+    grouped = kind is GroupedLinear
+    layer = kind(*((1,) if grouped else ()), 64, 32)
+    x, dy = torch.randn(32, 64, requires_grad=True), torch.randn(32, 32, requires_grad=True)
+    x_of_another = x * 1
+    with autocast(recipe=MXFP8BlockScaling()):
+        y = layer(x_of_another, [32]) if grouped else layer(x_of_another)
+    weight, bias = layer.parameters()
+    tensors = {"x": x, "weight": weight, "bias": bias, "dy": dy}
+    (gradient,) = torch.autograd.grad(y, tensors[of], dy, create_graph=True)
+    with pytest.raises(RuntimeError, match=NO_SECOND_ORDER):
+        torch.autograd.grad(gradient.sum(), tensors[wanted], allow_unused=True)
+
+
+@pytest.mark.parametrize("function", ["vhp", "hvp", "jvp"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        MXFP8BlockScaling(),
+        Float8CurrentScaling(),
+        MXFP8BlockScaling(backward_override="high_precision"),
+    ],
+    ids=["mxfp8", "current", "override"],
+)
+def test_functions_of_second_order_raise_under_a_recipe(recipe: object, function: str) -> None:
+    layer, x = Linear(64, 64), torch.randn(32, 64)
+
+    def loss(given: torch.Tensor) -> torch.Tensor:
+        with autocast(recipe=recipe):
+            return layer(given).square().sum()
+
+    with pytest.raises(RuntimeError, match=NO_SECOND_ORDER):
+        getattr(torch.autograd.functional, function)(loss, x, x)
 
 
 def test_second_order_gradients_that_are_constants_need_no_graph() -> None:

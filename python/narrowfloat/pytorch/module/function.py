@@ -63,10 +63,13 @@ class LinearFunction(torch.autograd.Function):
     """y = x w^T + bias and its gradients, each operand and result through its slot."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor, call: Call, *parameters: Any) -> torch.Tensor:
+    def forward(
+        ctx: Context, x: torch.Tensor, call: Call, *parameters: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Computes y from x (rows, in), weights (out, in) and then biases (out,) or None.
 
-        Rows of y are in the order of x, in `call.dtype`.
+        Rows of y are in the order of x, in `call.dtype`. The second result is empty: it leads the
+        backward pass to this node, and keeps no memory.
         """
         count = len(call.slots)
         weights, biases = parameters[:count], parameters[count:]
@@ -80,21 +83,21 @@ class LinearFunction(torch.autograd.Function):
             ws = _weights(weights, call, ctx.needs_dgrad)
             added = [None if bias is None else bias.to(call.dtype) for bias in biases]
             y = join(multiply("fprop", call.name, xs, ws, call.dtype, call.column("output"), added))
-        if call.grad_enabled:
-            saved, ctx.tensor_objects = prepare_for_saving(
-                *_for_backward(ctx, parts, weights, xs, ws)
-            )
-            ctx.save_for_backward(*saved)
-        return y
+        if not call.grad_enabled:
+            return y, None
+        saved, ctx.tensor_objects = prepare_for_saving(*_for_backward(ctx, parts, weights, xs, ws))
+        origin = torch.empty(0)
+        ctx.save_for_backward(origin, *saved)
+        return y, origin
 
     @staticmethod
-    def backward(ctx: Context, dy: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, dy: torch.Tensor, _: torch.Tensor | None) -> tuple[Any, ...]:
         """Computes the gradients of x, the weights and the biases; they have no derivative."""
-        saved = ctx.saved_tensors  # a checkpoint computes them here, with gradients
+        origin, *saved = ctx.saved_tensors  # a checkpoint computes them here, with gradients
         with torch.no_grad():
             dx, *others = _backward(ctx, dy, saved)
         if torch.is_grad_enabled() and _has_second_order(ctx, dy):
-            dx, *others = first_order_only(ctx.call.name, (dx, *others))
+            dx, *others = first_order_only(ctx.call.name, (dx, *others), dy, origin)
         return dx, None, *others
 
 
@@ -104,7 +107,7 @@ def _has_second_order(ctx: Context, dy: TensorLike) -> bool:
 
 
 def _backward(
-    ctx: Context, dy: TensorLike, saved: tuple[torch.Tensor, ...]
+    ctx: Context, dy: TensorLike, saved: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:
     """Returns the gradients of x, the weights and the biases."""
     call, count = ctx.call, len(ctx.call.slots)

@@ -107,7 +107,7 @@ class LayerNode(ValueSemantics):
         if not isinstance(x, QuantizedTensorStorage):
             x = x.to(dtype).contiguous()
         with product_mode(self.mode):
-            return LinearFunction.apply(x, call, *parameters)
+            return LinearFunction.apply(x, call, *parameters)[0]
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
         name = f"layer_node_{abs(hash(self))}"

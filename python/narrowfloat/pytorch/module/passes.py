@@ -172,7 +172,7 @@ class RunningLayer(QuantizedLayer):
             x = held.dequantize(dtype=dtype) if is_watched or not quantized else held
         else:
             x = x.to(dtype).contiguous()
-        return LinearFunction.apply(x, call, *weights, *biases)
+        return LinearFunction.apply(x, call, *weights, *biases)[0]
 
     def _multiply_in_graph(
         self,

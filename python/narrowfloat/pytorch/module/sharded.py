@@ -86,7 +86,7 @@ class _GatherRows(torch.autograd.Function):
         total = parts.new_empty(shape)
         torch.distributed.reduce_scatter_tensor(total, parts, group=ctx.group)
         if grad.requires_grad and torch.is_grad_enabled():
-            return *first_order_only("gather of an input", (total,)), None, None, None
+            return *first_order_only("gather of an input", (total,), grad), None, None, None
         return total, None, None, None
 
 

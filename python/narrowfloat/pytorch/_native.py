@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -63,6 +64,24 @@ def _is_traced() -> bool:
     """Returns whether operators become nodes of a graph."""
     proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return proxies is not None or torch._guards.TracingContext.try_get() is not None
+
+
+def fake_mode() -> Any:  # noqa: ANN401  # a FakeTensorMode, which is slow to import
+    """Returns the mode that runs if tensors that are made now have no memory; None otherwise."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+
+def outside_of_fakes() -> AbstractContextManager:
+    """Returns a context in which tensors have memory, where the running mode takes such tensors.
+
+    torch.export's does: what a layer makes while it is exported outlives the mode.
+    """
+    mode = fake_mode()
+    if mode is None or not mode.allow_non_fake_inputs:
+        return nullcontext()
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
 
 
 def has_values(tensor: torch.Tensor) -> bool:

@@ -298,6 +298,42 @@ def test_delayed_scaling_is_exported_but_not_decomposed() -> None:
             program.run_decompositions()
 
 
+@pytest.mark.parametrize("no_grad", [False, True])
+def test_delayed_scaling_of_a_layer_that_never_ran_is_exported(no_grad: bool) -> None:
+    """The state is made in the export and outlives it, with the scales that were loaded."""
+    x, recipe = sample(64, 64), DelayedScaling(amax_history_len=2)
+    trained, fresh = nfp.Linear(64, 64), nfp.Linear(64, 64)
+    for _ in range(3):
+        with nfp.autocast(recipe=recipe):
+            trained(x).sum().backward()
+    fresh.load_state_dict(trained.state_dict())
+    with nfp.autocast(recipe=recipe):
+        expected = trained(x)
+        with torch.set_grad_enabled(not no_grad):
+            program = torch.export.export(fresh, (x,))
+    assert torch.equal(program.module()(x), expected)
+    for layer in (fresh, nfp.Linear(64, 64)):
+        with nfp.autocast(recipe=recipe):
+            layer(x).sum().backward()
+    assert float(fresh.fp8_meta["scaling_fwd"].scale[0]) != 1
+
+
+@pytest.mark.parametrize("allow_non_fake_inputs", [False, True])
+def test_delayed_scaling_of_fake_layers_takes_no_steps(allow_non_fake_inputs: bool) -> None:
+    x, layer = sample(64, 64), nfp.Linear(64, 64)
+    with nfp.autocast(recipe=DelayedScaling()):
+        layer(x)
+    history = layer.fp8_meta["scaling_fwd"].amax_history.clone()
+    with FakeTensorMode(allow_non_fake_inputs=allow_non_fake_inputs):
+        fake = nfp.Linear(64, 64)
+        with nfp.autocast(recipe=DelayedScaling()):
+            y = fake(torch.empty(64, 64))
+        y.sum().backward()
+    assert torch.equal(layer.fp8_meta["scaling_fwd"].amax_history, history)
+    with nfp.autocast(recipe=DelayedScaling()):
+        layer(x)
+
+
 def test_weights_that_learn_are_exported_but_not_decomposed() -> None:
     module, x = Exported("mxfp8"), sample(64, 64)
     module.weight.requires_grad_(True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._native import outside_of_fakes
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization import (
     FP8GlobalStateManager,
@@ -53,10 +54,11 @@ class LayerStates:
         text = repr(recipe)
         made = self._is_stale or self._recipe_text != text or self._group is not group
         if made:
-            self._make(recipe, roles())
+            with outside_of_fakes():
+                self._make(recipe, roles())
+                self._apply_pending()
             self.recipe, self._recipe_text, self._group = recipe, text, group
             self._is_stale = False
-            self._apply_pending()
         for state in self.meta.values():
             FP8GlobalStateManager.add_recipe_state(state, group)
         return made

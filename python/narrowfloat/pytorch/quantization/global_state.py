@@ -12,6 +12,7 @@ from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import DelayedScaling, Recipe
 from narrowfloat.pytorch._autograd import is_in_backward
+from narrowfloat.pytorch._native import fake_mode, in_memory
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
@@ -216,10 +217,11 @@ class FP8GlobalStateManager:
         """Makes `state` take part in the steps of its pass; only delayed scaling has any.
 
         States that are added in the same order on all processes are reduced together. A state lives
-        as long as its layer holds it; its place in the reduction stays, unless it is removed.
+        as long as its layer holds it; its place in the reduction stays, unless it is removed. One
+        whose buffers have no memory takes no steps.
         """
         delayed: Any = state.delayed_state
-        if delayed is None or delayed in cls._known:
+        if delayed is None or delayed in cls._known or not in_memory(delayed.scale):
             return
         key = (delayed.mode, repr(delayed.recipe), id(group))
         cls._members.setdefault(key, _Members(delayed.recipe, group)).add(delayed)
@@ -246,8 +248,11 @@ class FP8GlobalStateManager:
         """Runs one step of delayed scaling for all states of a pass.
 
         Newest amaxes are first made the largest of all processes where the recipe says so and there
-        are several: one all-reduce for all states of a recipe and group.
+        are several: one all-reduce for all states of a recipe and group. Passes of tensors without
+        memory measure nothing, and end without a step.
         """
+        if fake_mode() is not None:
+            return
         mode = "forward" if forward else "backward"
         for key, members in list(cls._members.items()):
             if key[0] == mode:

@@ -83,7 +83,10 @@ bool TorchMemory::IsDense() const {
 }
 
 TorchExchange::TorchExchange(const nb::object& torch)
-    : torch_(torch), tensor_type_(torch.attr("Tensor")), is_neg_(tensor_type_.attr("is_neg")) {
+    : torch_(torch),
+      tensor_type_(torch.attr("Tensor")),
+      is_neg_(tensor_type_.attr("is_neg")),
+      storage_offset_(tensor_type_.attr("storage_offset")) {
   constexpr std::uint32_t kMajor = 1;
   const nb::object capsule =
       nb::getattr(tensor_type_, "__dlpack_c_exchange_api__", nb::object(nb::none()));
@@ -106,6 +109,10 @@ bool TorchExchange::IsTensor(nb::handle object) const {
 
 bool TorchExchange::IsNegated(nb::handle tensor) const {
   return nb::cast<bool>(is_neg_(tensor));
+}
+
+std::uintptr_t TorchExchange::StorageOffset(nb::handle tensor) const {
+  return nb::cast<std::uintptr_t>(storage_offset_(tensor));
 }
 
 bool TorchExchange::View(nb::handle tensor, nb::dlpack::dltensor& memory) const {
@@ -199,7 +206,10 @@ TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor, Access
                                   OnCpu() ? Device::kCpu : Device::kCuda,
                                   {memory.shape, rank},
                                   {memory.strides, rank}};
-  if (memory.data == nullptr && tensor_memory.Count() != 0) ThrowNoMemory(verb_, name);
+  // Where the storage has no memory, the address is the offset.
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor_memory.data);
+  if (address == torch_.StorageOffset(tensor) * ItemSize(*dtype) && tensor_memory.Count() != 0)
+    ThrowNoMemory(verb_, name);
   return tensor_memory;
 }
 

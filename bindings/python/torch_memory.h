@@ -44,6 +44,8 @@ class TorchExchange {
   /// Returns true if the tensor's values are the negated ones of its memory, as those of the
   /// imaginary part of a conjugate are. DLPack does not say so.
   bool IsNegated(nb::handle tensor) const;
+  /// Returns the place of the first item in the storage, in items.
+  std::uintptr_t StorageOffset(nb::handle tensor) const;
   /// Returns false for a tensor of a device that DLPack does not know, such as meta.
   bool View(nb::handle tensor, nb::dlpack::dltensor& memory) const;
   nb::object Float32() const { return torch_.attr("float32"); }
@@ -55,7 +57,7 @@ class TorchExchange {
   void RaiseAmax(nb::handle amax, const nb::object& measured) const;
 
  private:
-  nb::object torch_, tensor_type_, exchange_device_, is_neg_;
+  nb::object torch_, tensor_type_, exchange_device_, is_neg_, storage_offset_;
   int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
   int (*current_stream_)(int device_type, std::int32_t index, void** out) = nullptr;
 };

@@ -91,6 +91,7 @@ ROWS: list[Row] = [
     ("new_full", lambda t: t.new_full((2, 2), 1.0), "DDDDDDD"),
     ("to device", lambda t: t.to("cpu", copy=True), "NNNNNNN"),
     ("to dtype", lambda t: t.to(torch.float16), "DDDDDDD"),
+    ("view as a type", lambda t: t.view(torch.int32), "RRRRREE"),
     ("view.dtype", lambda t: aten.view.dtype(t, torch.int32), "RRRRREE"),
     ("resize_", lambda t: t.resize_(2, 2), "EEEEEEE"),
 ]

@@ -129,7 +129,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         if len(shape) == 1 and shape[0] is None:
             return _ViewFunc.apply(self, None)
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
-            return self.dequantize().view(shape[0])
+            return self._values_as(shape[0])
         wanted = resolve_shape(shape, self.shape)
         reason = self._why_no_view(wanted)
         if reason is None:
@@ -139,8 +139,8 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self._values_as(wanted)
 
-    def _values_as(self, shape: torch.Size) -> torch.Tensor:
-        """Returns the values in another shape, which the blocks do not allow."""
+    def _values_as(self, shape: torch.Size | torch.dtype) -> torch.Tensor:
+        """Returns the values in another shape, which the blocks do not allow, or as another type."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 

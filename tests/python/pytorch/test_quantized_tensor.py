@@ -315,6 +315,15 @@ def test_data_takes_a_plain_tensor(kind: str) -> None:
     assert tensor.shape == (64, 64) and not tensor.requires_grad
 
 
+@every
+def test_data_of_a_parameter_is_written_in_place(kind: str) -> None:
+    parameter = torch.nn.Parameter(quantized(kind))
+    assert not parameter.data.requires_grad
+    parameter.data.mul_(0)
+    parameter.data[:128].add_(1)
+    assert (parameter.dequantize()[:128] == 1).all() and parameter.requires_grad
+
+
 def test_data_of_float8_follows_its_source() -> None:
     tensor = delayed()(torch.zeros(4))
     plain = torch.zeros(3, 2, dtype=torch.float16)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -127,8 +127,8 @@ class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in Py
 
     @property
     def data(self) -> Float8BlockwiseQTensor:
-        """This tensor; assigning requantizes in place."""
-        return self
+        """An alias, as every family's; assigning requantizes in place."""
+        return cast(Float8BlockwiseQTensor, super().data)
 
     @data.setter
     @torch.no_grad()

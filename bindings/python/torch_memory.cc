@@ -206,10 +206,13 @@ TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor, Access
                                   OnCpu() ? Device::kCpu : Device::kCuda,
                                   {memory.shape, rank},
                                   {memory.strides, rank}};
-  // Where the storage has no memory, the address is the offset.
+  // Where the storage has no memory, the address is the offset, which PyTorch takes time to tell.
+  constexpr std::uintptr_t kAboveOffsets = std::uintptr_t{1} << 40;
   const auto address = reinterpret_cast<std::uintptr_t>(tensor_memory.data);
-  if (address == torch_.StorageOffset(tensor) * ItemSize(*dtype) && tensor_memory.Count() != 0)
+  if (address < kAboveOffsets && tensor_memory.Count() != 0 &&
+      address == torch_.StorageOffset(tensor) * ItemSize(*dtype)) {
     ThrowNoMemory(verb_, name);
+  }
   return tensor_memory;
 }
 

@@ -16,10 +16,11 @@ def dtype_name(dtype: object) -> str | None:
     """Returns the name of a type in NumPy and ml_dtypes; None for an object that names no type.
 
     dtype: a dtype of PyTorch, NumPy, ml_dtypes or JAX, a member of narrowfloat.pytorch.DType or of
-        Format, the name of an element format such as "e4m3", or the name of a dtype.
+        Format, the name of an element format such as "e4m3", or the name of a dtype,
+        both in any case.
     """
     if isinstance(dtype, str):
-        name = dtype
+        name = dtype.lower()
     elif isinstance(dtype, enum.Enum):  # DType.kFloat8E4M3, DType.kBFloat16, Format.E4M3
         name = dtype.name.removeprefix("kFloat8").removeprefix("kFloat4").removeprefix("k").lower()
     elif type(dtype).__module__ == "torch":  # torch.float4_e2m1fn_x2 holds two in an item

@@ -15,6 +15,7 @@ import narrowfloat as nf
 
 E4M3 = [
     "e4m3",
+    "E4M3",
     "float8_e4m3fn",
     torch.float8_e4m3fn,
     ml_dtypes.float8_e4m3fn,
@@ -24,6 +25,7 @@ E4M3 = [
 ]
 E2M1 = [
     "e2m1",
+    "E2M1",
     torch.float4_e2m1fn_x2,
     ml_dtypes.float4_e2m1fn,
     np.dtype(ml_dtypes.float4_e2m1fn),

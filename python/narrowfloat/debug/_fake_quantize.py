@@ -20,17 +20,16 @@ class _StraightThrough(torch.autograd.Function):
     """Quantizes and dequantizes; the gradient passes as it is."""
 
     @staticmethod
-    def forward(
-        ctx: Context, x: torch.Tensor, scheme: str, options: dict[str, Any]
-    ) -> torch.Tensor:
+    def forward(ctx: Context, x: torch.Tensor, fp8_format: str) -> torch.Tensor:
         values = torch.empty(x.shape, dtype=x.dtype)
         source, out = array_of(x.contiguous()), array_of(values)
+        scheme, options = _choose(x, fp8_format)
         _core.fake_quantize(source, scheme, out=out, threads=threads(), **options)
         return values
 
     @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return grad, None, None
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
 
 
 def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]:
@@ -43,7 +42,7 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
         return scheme, {}
     # The reference's largest magnitude is NaN where a value is, and the scale then 1; that of the
     # kernels passes over NaN.
-    bounds = torch.stack(torch.aminmax(tensor.detach()))
+    bounds = torch.stack(torch.aminmax(tensor))
     return scheme, {} if bool(torch.isfinite(bounds).all()) else {"scale": 1.0}
 
 
@@ -78,7 +77,7 @@ def fake_quantize(
         tensor = tensor.dequantize()
     values = tensor
     if tensor.numel() > 0:
-        values = _StraightThrough.apply(tensor, *_choose(tensor, fp8_format))
+        values = _StraightThrough.apply(tensor, fp8_format)
     if out is None:
         return values
     out.copy_(values)

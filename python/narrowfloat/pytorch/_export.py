@@ -68,6 +68,10 @@ def _written(
             f"export: '{name}' must have two dimensions, got shape {tuple(tensor.shape)}"
         )
     storage: Any = tensor
+    if not storage.get_usages()["rowwise"]:
+        raise NotImplementedError(
+            f"export: '{name}' must have rowwise data, got {type(tensor).__name__} of columns alone"
+        )
     weight = operand(storage, ("rowwise",))
     if weight.device.type == "cuda":
         on_host = {role: buffer.cpu() for role, buffer in weight.buffers.items()}

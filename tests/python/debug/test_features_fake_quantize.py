@@ -199,6 +199,14 @@ def test_the_dtype_is_looked_at_first() -> None:
         fake_quantize(torch.zeros(4, dtype=torch.int32), "no format")
 
 
+@pytest.mark.parametrize("name", ["FP8E4M3", "MXFP8E4M3", "nvfp4"])
+def test_tensors_of_other_devices_are_refused(name: str) -> None:
+    with pytest.raises(
+        NotImplementedError, match=r"^narrowfloat: tensors must be on the CPU, got meta$"
+    ):
+        fake_quantize(torch.zeros(32, 32, device="meta"), name)
+
+
 def test_it_needs_no_host() -> None:
     """And the packages below it do not look for one."""
     program = """

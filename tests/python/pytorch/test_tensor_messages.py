@@ -125,6 +125,7 @@ def test_operators_on_tensors() -> None:
     plain_hybrid = hybrid.detach()
     plain_hybrid._quantizer = None
     read_only = mx[0].requires_grad_()
+    columns = nfp.MXFP8Quantizer("e4m3", rowwise=False)(X)
     for call, error, message in [
         (lambda: read_only.numpy(), RuntimeError,
          "numpy: a tensor that requires grad needs detach() first"),
@@ -163,6 +164,8 @@ def test_operators_on_tensors() -> None:
          "quantize_master_weights: MXFP8Tensor weights must be matrices, got (2, 32, 32)"),
         (lambda: next(iter(nfp.export({"w": made("mxfp8", sample(2, 32, 32))}, "fp8"))),
          NotImplementedError, "export: 'w' must have two dimensions, got shape (2, 32, 32)"),
+        (lambda: next(iter(nfp.export({"w": columns}, "fp8"))), NotImplementedError,
+         "export: 'w' must have rowwise data, got MXFP8Tensor of columns alone"),
         (lambda: torch.ops.aten.split_with_sizes.default(current, [1, 2]), RuntimeError,
          "split_with_sizes expects split_sizes to sum exactly to 128 (input tensor's size at "
          "dimension 0), but got split_sizes=[1, 2]"),

@@ -139,8 +139,8 @@ class Linear(RunningLayer, torch.nn.Linear):
         is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
         None quantizes it and keeps nothing. fp8_output, fp8_grad: y, and the gradient of inp, are
         quantized. Inside torch.autocast the type is that of torch.autocast.
-        Errors: TypeError if inp and the parameters differ in type outside torch.autocast;
-        ValueError for an option that the recipe cannot have.
+        Errors: TypeError if inp and the parameters differ in type outside torch.autocast, without
+        a recipe PyTorch's own RuntimeError; ValueError for an option that the recipe cannot have.
         """
         y: Any = super().forward(inp, is_first_microbatch, fp8_output, fp8_grad)
         return y

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from enum import IntEnum
 from pathlib import Path
@@ -19,6 +20,7 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     UNSUPPORTED = 3
     FAILURE = 4
+    PIPE_CLOSED = 141  # as a program that SIGPIPE ended
 
 
 class Failure(Exception):
@@ -100,9 +102,13 @@ def main(arguments: list[str] | None = None) -> int:
         report = {"error": {"kind": failure.kind, "message": str(failure)}}
         text = ""
     if as_json:
-        print(json.dumps({**report, "exit_code": int(code)}, indent=1))
-    elif text:
-        print(text)
+        text = json.dumps({**report, "exit_code": int(code)}, indent=1)
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
+        code = Exit.PIPE_CLOSED
     return int(code)
 
 

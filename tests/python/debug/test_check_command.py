@@ -2,6 +2,7 @@
 """python -m narrowfloat.debug check: files, exit codes, what goes where."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,16 @@ def run(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, st
 def test_a_good_file(capsys: pytest.CaptureFixture, good: Path) -> None:
     code, out, err = run(capsys, "check", good)
     assert (code, err) == (0, "") and out.endswith("no problem\n")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_closed_pipe(good: Path, form: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-m", "narrowfloat.debug", "check", good, *form]
+    done = subprocess.run(arguments, stdout=writer, stderr=subprocess.PIPE, timeout=120)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_finding(capsys: pytest.CaptureFixture, good: Path, tmp_path: Path) -> None:

@@ -366,9 +366,11 @@ def config_files(tensors: Mapping[str, numpy.ndarray | QuantizedTensor], convent
     Errors: as save(); ValueError if `config` is damaged or no tensor is quantized.
     """
 
-def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor], *, convention: str = 'narrowfloat') -> None:
+def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor], *, convention: str = 'narrowfloat', beside: Sequence[tuple[str | os.PathLike, str]] = []) -> None:
     """
     Writes a safetensors file of arrays and quantized tensors, whole or not at all.
+
+    beside:  paths and texts of files to write with it: all are on the disk before the first appears.
 
     Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
              buffers and its spec text, and comes back as one from load(). In another `convention` it is

@@ -140,7 +140,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self._values_as(wanted)
 
     def _values_as(self, shape: torch.Size | torch.dtype) -> torch.Tensor:
-        """Returns the values in another shape, which the blocks do not allow, or as another type."""
+        """Returns the values in another shape, which the blocks do not allow, or another type."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 

@@ -67,6 +67,7 @@ def _capsule() -> object:
 class _Tensor(metaclass=_Kind):
     __dlpack_c_exchange_api__ = _capsule()
     is_neg = torch.Tensor.is_neg
+    storage_offset = torch.Tensor.storage_offset
 
 
 @pytest.fixture

@@ -156,6 +156,12 @@ class ExtraState(torch.Tensor):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ExtraState":
+        # torch.Tensor's own refuses its copy, a plain tensor where subclasses are disabled.
+        copied = self.detach().clone().as_subclass(ExtraState)
+        memo[id(self)] = copied
+        return copied
+
     def __create_write_items__(self, name: str, _: object) -> list[Any]:
         from torch.distributed.checkpoint.metadata import MetadataIndex
         from torch.distributed.checkpoint.planner import WriteItem, WriteItemType

@@ -106,6 +106,18 @@ def test_state_that_waits_for_a_recipe_is_saved_again() -> None:
     assert_goes_on(resumed, model)
 
 
+def test_a_state_dict_is_copied() -> None:
+    model, resumed = trained(), network()
+    state = model.state_dict()
+    twice = copy.deepcopy([state, state])
+    assert twice[0] is twice[1]
+    for key, value in twice[0].items():
+        assert type(value) is type(state[key]) and torch.equal(value, state[key])
+        assert value.data_ptr() != state[key].data_ptr()
+    resumed.load_state_dict(twice[0])
+    assert_goes_on(resumed, model)
+
+
 def test_saved_and_loaded_inside_an_autocast() -> None:
     model, resumed = network(), network()
     x = torch.randn(32, 32)

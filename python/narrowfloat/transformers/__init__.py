@@ -171,11 +171,14 @@ class NarrowfloatQuantizer(HfQuantizer):
                     f"from_pretrained: '{target}' must have shape {shape}, got {weight.shape}"
                 )
         _expect_buffers_of(model, {*quantized, *self._weights})
+        # Tying cuts the bias of a head to the rows of its weight, and the entry in the file has 0.
+        model._adjust_bias = lambda *_: None
 
     def _process_model_after_weight_loading(
         self, model: PreTrainedModel, **kwargs: Any
     ) -> PreTrainedModel:
         """Puts the quantized weights in place, with the nominal dtype of the model."""
+        del model._adjust_bias
         for target, weight in self._weights.items():
             value = weight.make(model.dtype)
             module, attribute = _place(model, target)

@@ -18,7 +18,8 @@ import narrowfloat.transformers
 from narrowfloat.pytorch import DType, MXFP8Quantizer, QuantizedTensor
 from narrowfloat.transformers import ExpertStack, _experts_of
 from safetensors import safe_open
-from tiny_models import loader, logits, write_tiny_model
+from tiny_models import VOCABULARY, loader, logits, write_tiny_model
+from transformers import CTRLConfig, CTRLLMHeadModel
 
 import narrowfloat as nf
 
@@ -66,6 +67,22 @@ def test_the_folder_loads_and_is_saved_with_the_same_bytes(
     assert stored(tmp_path / "again") == stored(ours)
     again = json.loads((tmp_path / "again" / "config.json").read_text())["quantization_config"]
     assert again == {"quant_method": "narrowfloat", "spec": scheme}
+
+
+def test_the_bias_of_a_head_that_is_tied_to_a_quantized_weight_stays(tmp_path: Path) -> None:
+    config = CTRLConfig(vocab_size=VOCABULARY, n_embd=128, dff=256, n_layer=1, n_head=4)
+    model = CTRLLMHeadModel(config)
+    torch.nn.init.normal_(model.lm_head.bias)
+    model.save_pretrained(tmp_path / "float")
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", "mxfp8_e4m3")
+    run("dequantize", tmp_path / "ours", tmp_path / "plain")
+    loaded = CTRLLMHeadModel.from_pretrained(tmp_path / "ours")
+    assert isinstance(loaded.lm_head.weight, QuantizedTensor)
+    assert torch.equal(loaded.lm_head.bias, model.lm_head.bias)
+    expected = logits(CTRLLMHeadModel.from_pretrained(tmp_path / "plain"))
+    assert torch.equal(logits(loaded), expected)
+    loaded.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again") == stored(tmp_path / "ours")
 
 
 def test_shards_are_read(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from transformers.core_model_loading import (
     apply_renamings,
     dot_natural_key,
     rename_source_key,
+    revert_weight_conversion,
 )
 from transformers.quantizers import (
     HfQuantizer,
@@ -45,6 +46,7 @@ __all__ = ["METHOD", "ExpertStack", "NarrowfloatConfig", "NarrowfloatQuantizer"]
 
 METHOD = "narrowfloat"
 _CORE = _core.QuantizedTensor
+_RECORD = "narrowfloat."  # begins the key of a tensor's description in a file's metadata
 
 
 @register_quantization_config(METHOD)
@@ -213,7 +215,8 @@ class NarrowfloatQuantizer(HfQuantizer):
                     f"a {type(value).__name__} of the program"
                 )
         buffers, metadata = _as_stored(stored)
-        return state | buffers, metadata
+        state |= buffers
+        return state, _with_names_of_file(metadata, model, state)
 
     def _dequantize(
         self, model: PreTrainedModel, dtype: torch.dtype | str | None = None
@@ -254,6 +257,26 @@ def _as_stored(
         _core.save(path, tensors)
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata()
+
+
+def _with_names_of_file(
+    metadata: dict[str, str], model: PreTrainedModel, state: dict[str, torch.Tensor]
+) -> dict[str, str]:
+    """Returns metadata whose records have the names that transformers saves the buffers under.
+
+    state: all of it, as the name of an entry may depend on the others.
+    """
+    entries = {name: value.to("meta") for name, value in state.items()}
+    saved = {id(value): name for name, value in revert_weight_conversion(model, entries).items()}
+    roles, renamed = _core.buffer_roles(), {}
+    for key, text in metadata.items():
+        name = key.removeprefix(_RECORD)
+        role = next((role for role in roles if f"{name}.{role}" in entries), None)
+        if role is not None:
+            name = saved[id(entries[f"{name}.{role}"])].removesuffix(f".{role}")
+            key = f"{_RECORD}{name}"
+        renamed[key] = text
+    return renamed
 
 
 def _weights_of(

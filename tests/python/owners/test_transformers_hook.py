@@ -19,7 +19,17 @@ from narrowfloat.pytorch import DType, MXFP8Quantizer, QuantizedTensor
 from narrowfloat.transformers import ExpertStack, _experts_of
 from safetensors import safe_open
 from tiny_models import VOCABULARY, loader, logits, write_tiny_model
-from transformers import CTRLConfig, CTRLLMHeadModel
+from transformers import (
+    CLIPVisionConfig,
+    CTRLConfig,
+    CTRLLMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+)
 
 import narrowfloat as nf
 
@@ -83,6 +93,32 @@ def test_the_bias_of_a_head_that_is_tied_to_a_quantized_weight_stays(tmp_path: P
     assert torch.equal(logits(loaded), expected)
     loaded.save_pretrained(tmp_path / "again")
     assert stored(tmp_path / "again") == stored(tmp_path / "ours")
+
+
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+VISION = CLIPVisionConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=1,
+                          num_attention_heads=4, image_size=28, patch_size=14)  # fmt: skip
+# Models whose weights have other names in files.
+RENAMED = [
+    (MixtralForCausalLM, MixtralConfig(**TEXT, num_local_experts=2)),
+    (LlavaForConditionalGeneration,
+     LlavaConfig(vision_config=VISION, text_config=LlamaConfig(**TEXT))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "config"), RENAMED, ids=["mixtral", "llava"])
+def test_weights_are_saved_under_the_names_of_the_file(
+    kind: type[PreTrainedModel], config: object, tmp_path: Path
+) -> None:
+    kind(config).save_pretrained(tmp_path / "float")
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", "fp8_e4m3")
+    model = kind.from_pretrained(tmp_path / "ours")
+    assert not set(quantized_names(tmp_path / "ours")) <= set(model.state_dict())
+    model.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again") == stored(tmp_path / "ours")
+    again = kind.from_pretrained(tmp_path / "again")
+    assert torch.equal(logits(again), logits(model))
 
 
 def test_shards_are_read(tmp_path: Path) -> None:

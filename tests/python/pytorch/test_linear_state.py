@@ -143,7 +143,8 @@ def test_a_custom_recipe_that_asks_for_delayed_scaling_resumes() -> None:
     assert_goes_on(resumed, model, recipe)
 
 
-def test_quantized_parameters_resume() -> None:
+@pytest.mark.parametrize("assign", [False, True], ids=["copy", "assign"])
+def test_quantized_parameters_resume(assign: bool) -> None:
     def made() -> Network:
         torch.manual_seed(1)
         with quantized_model_init(recipe=RECIPE):
@@ -152,7 +153,7 @@ def test_quantized_parameters_resume() -> None:
     model, resumed = made(), made()
     for number in range(3):
         step(model, number)
-    resumed.load_state_dict(through_file(model.state_dict()))
+    resumed.load_state_dict(through_file(model.state_dict()), assign=assign)
     assert_goes_on(resumed, model)
 
 
@@ -166,6 +167,16 @@ def test_quantized_weights_follow_the_state_of_their_layer() -> None:
         own, state = module.weight._quantizer, module.fp8_meta["scaling_fwd"]
         assert own.scale.data_ptr() == state.scale[1].data_ptr()
         assert own.amax.data_ptr() == state.amax_history[0, 1].data_ptr()
+
+
+def test_quantized_weights_that_replace_others_follow_the_state() -> None:
+    with quantized_model_init(recipe=RECIPE):
+        layer, other = GroupedLinear(2, 32, 32), GroupedLinear(2, 32, 32)
+    del layer.weight0, layer.weight1
+    layer.weight0, layer.weight1 = other.weight0, other.weight1
+    state = layer.fp8_meta["scaling_fwd"]
+    for weight, place in ((layer.weight0, 1), (layer.weight1, 4)):
+        assert weight._quantizer.scale.data_ptr() == state.scale[place].data_ptr()
 
 
 def test_another_length_of_the_history_keeps_scales() -> None:

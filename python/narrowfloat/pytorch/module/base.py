@@ -149,13 +149,19 @@ class QuantizedLayer(torch.nn.Module):
     def _link_weights(self) -> None:
         """Lets quantized weights with delayed scaling see the scales and amaxes of this state."""
         forward = self.quantizers[PASSES["forward"][0]]
-        weights = zip(
-            self._weights(), forward[Forward.index("weight") :: len(Forward)], strict=True
-        )
-        for weight, quantizer in weights:
-            own: Any = getattr(weight, "_quantizer", None)
+        slots = forward[Forward.index("weight") :: len(Forward)]
+        for name, quantizer in zip(self.weight_names, slots, strict=True):
+            weight = getattr(self, name, None)  # None while all of them are replaced
+            own: Any = None if weight is None else getattr(local(weight), "_quantizer", None)
             if _is_delayed(own) and _is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """Runs torch.nn.Module's; a weight that takes the place of another sees this state, too."""
+        super().register_parameter(name, param)
+        states = self.__dict__.get("_states")  # none before _begin()
+        if states is not None and states.quantizers and name in self.weight_names:
+            self._link_weights()
 
     def _parents(
         self, recipe: Recipe, group: Group, fp8_output: bool = False, fp8_grad: bool = False
@@ -273,7 +279,6 @@ class QuantizedLayer(torch.nn.Module):
             quantized: Any = self._weight_quantizer(name).quantize(values.detach())
             set_parameter(self, name, quantized)
             weight = getattr(self, name)
-            self._link_weights()
         if self.preserve_high_precision_init_val:
             keep_initial_values(local(weight), part_of(weight, initial))
 

@@ -80,10 +80,10 @@ class _Weight:
         return {name: self.core}
 
     def is_in(self, value: torch.Tensor) -> bool:
-        """Returns whether a parameter is the one that was made."""
-        own = () if self.tensor is None else self.tensor._role_buffers()
-        now = value._role_buffers() if isinstance(value, QuantizedTensor) else ()
-        return bool(own) and [_address(item) for item in own] == [_address(item) for item in now]
+        """Returns whether a parameter is the one that was made, or has its bytes, as copies do."""
+        if self.tensor is None or type(value) is not type(self.tensor):
+            return False
+        return all(map(_is_same, self.tensor._role_buffers(), value._role_buffers()))
 
 
 @dataclass
@@ -357,5 +357,11 @@ def _expect_buffers_of(model: PreTrainedModel, names: set[str]) -> None:
         setattr(model, field, set(getattr(model, field) or ()) | {pattern})
 
 
-def _address(buffer: torch.Tensor | None) -> int | None:
-    return None if buffer is None else buffer.data_ptr()
+def _is_same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.device != b.device or a.shape != b.shape:
+        return False
+    if a.data_ptr() == b.data_ptr():
+        return True
+    return torch.equal(*(item.contiguous().view(torch.uint8) for item in (a, b)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,12 @@ class ExpertStack(torch.Tensor):
     def holds(self, other: object) -> bool:
         """Returns whether `other` is a stack of the very same experts."""
         return isinstance(other, ExpertStack) and other._parts is self._parts
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExpertStack:
+        copied = memo[id(self)] = ExpertStack(copy.deepcopy(self._parts, memo), self.dtype)
+        # The parts, which memo has by now, and the mark of a parameter.
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def __repr__(self) -> str:  # type: ignore[override]  # PyTorch's own has no annotations
         return f"ExpertStack(shape={tuple(self.shape)}, of={type(self._parts[0][0]).__name__})"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -280,6 +281,27 @@ def test_stacks_of_experts_go_where_parameters_go(tmp_path: Path) -> None:
     expected = logits(model)
     assert torch.equal(logits(model.dequantize()), expected)
     assert not stacks(model)
+
+
+def test_models_with_stacks_of_experts_are_copied(tmp_path: Path) -> None:
+    ours = quantized_model("qwen3-moe", "mxfp8_e4m3", tmp_path)
+    model = loader("qwen3-moe").from_pretrained(ours)
+    copied = copy.deepcopy(model)
+    assert torch.equal(logits(copied), logits(model))
+    for name, stack in stacks(model).items():
+        other = copied.get_parameter(name)
+        assert isinstance(other, ExpertStack) and not other.holds(stack)
+        assert torch.equal(other.dequantize(), stack.dequantize())
+        data = [part._parts[0][0]._rowwise_data.data_ptr() for part in (stack, other)]
+        assert data[0] != data[1]
+    copied.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again") == stored(ours)
+    assert isinstance(copy.deepcopy(model.state_dict())[name], ExpertStack)
+    with torch.no_grad():
+        copied.model.layers[0].self_attn.q_proj.weight.zero_()
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with pytest.raises(NotImplementedError, match=f"'{name}' must be the quantized weight that"):
+        copied.save_pretrained(tmp_path / "no")
 
 
 def test_experts_of_which_some_are_plain_are_refused(tmp_path: Path) -> None:

@@ -158,8 +158,9 @@ class NarrowfloatQuantizer(HfQuantizer):
     ) -> None:
         """Lists the quantized weights of the model.
 
-        Errors: ValueError if no tensor is quantized or a shape differs from the model's;
-        NotImplementedError for a weight that transformers would merge with others.
+        Errors: ValueError if no tensor is quantized, a shape differs from the model's or is none
+        that a class of tensors takes; NotImplementedError for a weight that transformers would
+        merge with others, or a scheme without a class.
         """
         quantized = _read_quantized(checkpoint_files or [])
         if not quantized:
@@ -172,6 +173,7 @@ class NarrowfloatQuantizer(HfQuantizer):
                 raise ValueError(
                     f"from_pretrained: '{target}' must have shape {shape}, got {weight.shape}"
                 )
+            _check_class(target, weight)
         _expect_buffers_of(model, {*quantized, *self._weights})
         # Tying cuts the bias of a head to the rows of its weight, and the entry in the file has 0.
         model._adjust_bias = lambda *_: None
@@ -339,6 +341,18 @@ def _experts_of(
                         zip(merge.source_patterns, lists, strict=True))
         )  # fmt: skip
     return _Experts(lists)
+
+
+def _check_class(target: str, weight: _Weight | _Experts) -> None:
+    """Raises what making the parameter raises, before anything is loaded, with its name."""
+    try:
+        weight.make(torch.float32)
+    except (NotImplementedError, ValueError) as error:
+        raise type(error)(
+            f"from_pretrained: '{target}' must fit a class of narrowfloat.pytorch, but "
+            f"{str(error).removeprefix('quantize: ')}; `narrowfloat quantize --exclude` leaves it "
+            "plain, `narrowfloat dequantize` makes a float model"
+        ) from error
 
 
 def _place(model: PreTrainedModel, name: str) -> tuple[torch.nn.Module, str]:

@@ -215,6 +215,30 @@ def test_what_is_not_held_is_refused(tmp_path: Path) -> None:
         loader("llama").from_pretrained(tmp_path / "float", quantization_config=config)
 
 
+@pytest.mark.parametrize(("scheme", "error", "reason"), [
+    ("mxfp8_e4m3", ValueError,
+     "MXFP8Quantizer needs rows and columns in multiples of 32, got shape 64x72"),
+    ("nvfp4", ValueError,
+     "NVFP4Quantizer needs rows and columns in multiples of 16, got shape 64x72"),
+    ("mxfp4", NotImplementedError, "no tensor class of narrowfloat.pytorch holds 'mxfp4'"),
+])  # fmt: skip
+def test_weights_that_no_class_takes_are_named(
+    scheme: str, error: type[Exception], reason: str, tmp_path: Path
+) -> None:
+    config = LlamaConfig(**(TEXT | {"intermediate_size": 72}))
+    loader("llama").from_config(config).save_pretrained(tmp_path / "float")
+    name = "model.layers.0.mlp.down_proj.weight"
+    only = ["--include", name, "--exclude", f"re:(?!{re.escape(name)}).*"]
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", scheme, *only)
+    with pytest.raises(error) as raised:
+        loader("llama").from_pretrained(tmp_path / "ours")
+    assert str(raised.value) == (
+        f"from_pretrained: '{name}' must fit a class of narrowfloat.pytorch, but {reason}; "
+        "`narrowfloat quantize --exclude` leaves it plain, `narrowfloat dequantize` makes a float "
+        "model"
+    )
+
+
 MOE = ["qwen3-moe", "deepseek-v3"]
 
 

@@ -329,8 +329,9 @@ def _experts_of(
     stacks = [(MergeModulelist, 0)]
     if steps not in (stacks, [*stacks, (Concatenate, 1)]):
         raise NotImplementedError(
-            f"from_pretrained: '{target}' must be a stack of experts, but transformers makes it by "
-            f"{merge.operations}; `narrowfloat dequantize` makes a float model"
+            f"from_pretrained: '{target}' must be a tensor of the file or a stack of its experts, "
+            f"but transformers makes it of {merge.source_patterns} by {merge.operations}; "
+            "`narrowfloat dequantize` makes a float model"
         )
     lists = [sources.get(pattern, []) for pattern in merge.source_patterns]
     shapes = [{tuple(core.shape) for _, core in experts} for experts in lists]

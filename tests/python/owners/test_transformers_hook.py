@@ -336,13 +336,14 @@ def test_experts_of_which_some_are_plain_are_refused(tmp_path: Path) -> None:
         loader("qwen3-moe").from_pretrained(tmp_path / "ours")
 
 
-def test_parameters_that_are_no_stack_of_experts_are_refused() -> None:
-    merge = SimpleNamespace(operations=["Chunk"], source_patterns=[])
+def test_parameters_that_transformers_splits_are_refused() -> None:
+    merge = SimpleNamespace(operations=["Chunk"], source_patterns=["qkv"])
     with pytest.raises(NotImplementedError) as raised:
         _experts_of("w", {}, merge)
     assert str(raised.value) == (
-        "from_pretrained: 'w' must be a stack of experts, but transformers makes it by ['Chunk']; "
-        "`narrowfloat dequantize` makes a float model"
+        "from_pretrained: 'w' must be a tensor of the file or a stack of its experts, but "
+        "transformers makes it of ['qkv'] by ['Chunk']; `narrowfloat dequantize` makes a float "
+        "model"
     )
 
 

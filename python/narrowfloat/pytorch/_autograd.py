@@ -29,6 +29,12 @@ def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
     return call
 
 
+def running_transform() -> str | None:
+    """Returns the kind of the transform of torch.func that runs: tensors made in it are wrapped."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    return None if interpreter is None else interpreter.key().name
+
+
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     """Counts a write that no operator made, so that a backward pass knows what has changed.
 

@@ -277,6 +277,35 @@ def test_what_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"enabled": False, "calibrating": True}],
+                         ids=["quantizes", "calibrates"])  # fmt: skip
+def test_transforms_are_refused_and_leave_no_state(options: dict) -> None:
+    layer, x = Linear(32, 32, name="mine"), torch.randn(32, 32)
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters: dict, x: torch.Tensor) -> torch.Tensor:
+        with autocast(recipe=RECIPE, **options):
+            return torch.func.functional_call(layer, parameters, (x,)).sum()
+
+    for transformed, name in (
+        (lambda: torch.func.grad(loss)(parameters, x), "Grad"),
+        (lambda: torch.vmap(loss, (None, 0))(parameters, x[None]), "Vmap"),
+        (lambda: torch.func.jvp(lambda x: loss(parameters, x), (x,), (x,)), "Jvp"),
+    ):
+        with pytest.raises(NotImplementedError) as raised:
+            transformed()
+        assert str(raised.value) == (
+            "Linear mine: passes that quantize or calibrate must run outside of torch.func's "
+            f"transforms, got {name}"
+        )
+        assert layer.fp8_meta == {}
+    loss(parameters, x).backward()
+    with pytest.raises(NotImplementedError, match=r"transforms, got Grad$"):
+        torch.func.grad(loss)(parameters, x)
+    loss(parameters, x).backward()
+    assert torch.isfinite(layer.weight.grad).all()
+
+
 # Distributed checkpoints, of one process here.
 
 

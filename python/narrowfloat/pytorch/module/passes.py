@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._autograd import running_transform
 from narrowfloat.pytorch._product_mode import get_product_mode
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.base import QuantizedLayer
@@ -97,7 +98,10 @@ class RunningLayer(QuantizedLayer):
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         if isinstance(again, GraphPass):
             return []  # the node has them
-        if not quantized and FP8GlobalStateManager.is_fp8_calibration():
+        calibrates = not quantized and FP8GlobalStateManager.is_fp8_calibration()
+        if quantized or calibrates:
+            self._refuse_transforms()
+        if calibrates:
             self._calibrate(x, splits)
         parents = self._no_slots()
         if quantized:
@@ -109,6 +113,18 @@ class RunningLayer(QuantizedLayer):
             return watched
         special = self.fuse_wgrad_accumulation or self.delay_wgrad_compute
         return parents if quantized or special else None
+
+    def _refuse_transforms(self) -> None:
+        """Raises NotImplementedError inside a transform of torch.func.
+
+        State that is made there is wrapped, so that later passes could not use it.
+        """
+        transform = running_transform()
+        if transform is not None:
+            raise NotImplementedError(
+                f"{type(self).__name__} {self.name}: passes that quantize or calibrate must run "
+                f"outside of torch.func's transforms, got {transform}"
+            )
 
     @staticmethod
     def _recipe_and_group() -> tuple[Any, Group]:

@@ -11,7 +11,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import DelayedScaling, Recipe
-from narrowfloat.pytorch._autograd import is_in_backward
+from narrowfloat.pytorch._autograd import is_in_backward, running_transform
 from narrowfloat.pytorch._native import fake_mode, in_memory
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
@@ -187,7 +187,8 @@ class FP8GlobalStateManager:
         if not torch.is_grad_enabled() and not is_first_pass():
             return
         if not torch.compiler.is_dynamo_compiling():
-            cls.reduce_and_update_fp8_tensors(forward=True)
+            if running_transform() is None:  # layers refuse to run in one
+                cls.reduce_and_update_fp8_tensors(forward=True)
         elif _has_states(cls, cls.resets, cls.additions):
             step_forward_outside()
 

@@ -117,12 +117,11 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   __syncthreads();
   const bool is_special = largest >= kFloatInfinity;
   const typename S::TensorState state = StateOf<S>(args, kRowwise ? args.rowwise : args.columnwise);
-  const float* factors = FactorsOf<S>(kRowwise ? args.rowwise : args.columnwise);
   [[maybe_unused]] const RowPlace<S, false> out(args, place);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const auto amax = std::bit_cast<float>(amaxes[square_of(pass)]);
-    const BlockScale scale = ScaleOf<S>(amax, state, factors);
+    const BlockScale scale = S::ScaleBlock(amax, state);  // faster here than reading its factor
     if constexpr (kRowwise) out.StoreScale(pass, scale.scale_inv);
     if (kColumnwise && place.row % kBlockItems<S> == 0)
       scales[square_of(pass) % kBlocks<S>][square_of(pass) / kBlocks<S>] =

@@ -39,7 +39,7 @@ template <Scheme S>
 template <Scheme S, class T, bool kColumnwise, Extras kExtras>
 [[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor = [] {
   if (kExtras == Extras::kOptions) return kColumnwise ? 2 : 3;
-  if (kExtras == Extras::kStochastic) return kItemSize<T> == 4 ? 2 : 3;
+  if (kExtras == Extras::kStochastic && kColumnwise) return kItemSize<T> == 4 ? 2 : 3;
   if (kExtras == Extras::kTransform) return kItemSize<T> == 4 ? 2 : 3;
   if (kColumnwise && kItemSize<T> == 4) return 2;
   return kColumnwise && (kBits<typename S::Element> == 8 || kBlockItems<S> > 16) ? 3 : 4;

@@ -55,7 +55,8 @@ bool LockTemporary(const FileDescriptor& fd) {
              : ::fstat(fd.get(), &status) != 0 || status.st_nlink > 0;
 }
 
-/// Returns the mode of the file that a new one replaces; nullopt if there is none. Follows links.
+/// Returns the permission bits of the regular file at `path`, which a new file replaces; nullopt if
+/// nothing is there. Follows links. Errors: InvalidArgument if something else is there.
 std::optional<mode_t> ModeOfReplaced(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;

@@ -8,7 +8,7 @@ namespace narrowfloat::io {
 
 inline constexpr std::string_view kPlainWeight = ".weight";  // suffix of a layer's float matrix
 
-/// Returns the part of a dotted name before its last component; an empty text if there is none.
+/// Returns a dotted name without its last component; an empty text for a name of one component.
 inline std::string_view ModuleOf(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);

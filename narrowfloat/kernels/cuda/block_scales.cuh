@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales of blocks. NVFP4's factor of a block is a quotient that depends on the code of the block's
-// scale and on numbers of the tensor: it is computed once per code and call, and then read.
+// Scales of blocks. Items of an NVFP4 block are multiplied by a quotient, the block's factor, which
+// depends on the code of the block's scale and on numbers of the tensor. StoreNumbersKernel
+// computes the factors of all codes once per call; the kernels that quantize read them.
 #pragma once
 
 #include <array>

@@ -74,12 +74,13 @@ __device__ __forceinline__ void AddByHalves(Number (&sums)[kHadamardSize]) {
   }
 }
 
-/// How far a quarter of one of AddByHalves' sums may be from the exact one, over the largest
-/// magnitude of the terms. With terms below 2^(e+1) and p bits of precision, the roundings of the
-/// four additions are at most 2^(e+1-p), 2^(e+2-p), 2^(e+3-p) and 2^(e+4-p), and each addition
-/// doubles the error of those before it: 2^(e+6-p), of which a quarter is 2^(e+4-p). The bound is
-/// twice that, for the rounding of the quarter plus or minus the bound, which is at most 2^(e+2-p).
-/// A quarter whose two bounds are rounded to the same item is rounded to it too.
+/// Bounds the distance of a quarter of one of AddByHalves' sums from the exact quarter: it is at
+/// most this number times the largest magnitude of the terms. With terms below 2^(e+1) and p bits
+/// of precision, the roundings of the four additions are at most 2^(e+1-p), 2^(e+2-p), 2^(e+3-p)
+/// and 2^(e+4-p), and each addition doubles the error of those before it: 2^(e+6-p), of which a
+/// quarter is 2^(e+4-p). The bound is twice that, for the rounding of the quarter plus or minus the
+/// bound, which is at most 2^(e+2-p). A quarter whose two bounds are rounded to the same item is
+/// rounded to it too.
 template <class Number>
 constexpr Number kSumBound = sizeof(Number) == 4 ? Number{0x1p-19f} : Number{0x1p-48};
 
@@ -116,7 +117,7 @@ __device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
   AddByHalves(sums);
   static_assert(kHadamardScale == 0.25);
   if (smallest < largest && largest - smallest > kMostRange) {
-    // The power of two above all terms.
+    // The power of two above all terms: 897 changes binary32's bias to binary64's, and adds 1.
     const double bound =
         kSumBound<double> * std::bit_cast<double>(static_cast<std::uint64_t>(largest + 897u) << 52);
     bool differs = false;
@@ -157,6 +158,11 @@ __device__ __forceinline__ std::uint32_t SmallerPreceding(std::uint32_t a, std::
 #endif
 }
 
+/// The largest exponent field of items of a 16-bit type whose sums of 16 are finite in binary32: a
+/// sum is up to 16 times as large as an item.
+template <class T>
+constexpr std::uint32_t kMostSummedField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
+
 /// Returns true if binary32 holds every partial sum of 16 items of a 16-bit type exactly, and a
 /// quarter of it. `largest` is the pattern of their largest magnitude, `preceding` that of the
 /// smallest one that is not 0, less 1.
@@ -167,24 +173,20 @@ __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint
   // Sums are multiples of the items' last bits. Those whose quarter may be subnormal are left to
   // TransformGroup, so that nothing depends on how a device converts subnormal numbers.
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
-  // A sum is up to 16 times as large as an item, and must be finite.
-  constexpr std::uint32_t kMostField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
   const std::uint32_t high = largest >> T::kMantissaBits;
   const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;
   if (largest == 0) return true;
-  return largest <= T::kMaxCode && high <= kMostField && low >= kLeastField &&
+  return largest <= T::kMaxCode && high <= kMostSummedField<T> && low >= kLeastField &&
          high - low <= kMostRange;
 }
 
-/// Returns true if binary32 holds a bound of the errors of sums of 16 items, and the sums.
-/// `largest` is the pattern of the items' largest magnitude.
+/// Returns true if kSumBound times the largest of 16 items, whose pattern is `largest`, is a normal
+/// number of binary32, and their sums are finite.
 template <class T>
 __device__ __forceinline__ bool HasSumBound(std::uint32_t largest) {
-  // Bounds are normal numbers, and sums are finite.
-  constexpr std::uint32_t kLeastField = T::kBias == 127 ? 20u : 1u;
-  constexpr std::uint32_t kMostField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
+  constexpr std::uint32_t kLeastField = T::kBias == 127 ? 1u + 19u : 1u;  // kSumBound is 2^-19
   const std::uint32_t field = largest >> T::kMantissaBits;
-  return largest <= T::kMaxCode && field >= kLeastField && field <= kMostField;
+  return largest <= T::kMaxCode && field >= kLeastField && field <= kMostSummedField<T>;
 }
 
 /// Replaces the 16 items of the one or two columns of a word per row by their transforms. Adds in

@@ -70,8 +70,8 @@ struct DirectionMemory {
   ScaleStrides strides{};
   Number amax;                         // of the tensor, for schemes that use one
   const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
-  // What StoreNumbers made of `amax`: the scheme's TensorState and the factors of its scales'
-  // codes. Null if there is an amax per line.
+  // The scheme's TensorState for `amax` and the factors of its scales' codes, as store_numbers()
+  // writes them. Null if there is an amax per line.
   const std::byte* state = nullptr;
 };
 

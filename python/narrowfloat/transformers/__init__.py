@@ -158,9 +158,9 @@ class NarrowfloatQuantizer(HfQuantizer):
     ) -> None:
         """Lists the quantized weights of the model.
 
-        Errors: ValueError if no tensor is quantized, a shape differs from the model's or is none
-        that a class of tensors takes; NotImplementedError for a weight that transformers would
-        merge with others, or a scheme without a class.
+        Errors: ValueError if no tensor is quantized, if a weight has another shape than the
+        model's, or if no class of tensors takes its shape; NotImplementedError for a weight that
+        transformers would merge with others, or a scheme without a class.
         """
         quantized = _read_quantized(checkpoint_files or [])
         if not quantized:

@@ -104,7 +104,9 @@ def options_table() -> str:
     for command in everywhere:
         for option in command["options"]:
             if option["names"][0].startswith("-"):
-                row = (spelled(option), markdown(option["meaning"]))
+                spellings = ", ".join(option["names"])
+                name = " ".join(filter(None, [spellings, option["value"]]))
+                row = (name, markdown(option["meaning"]))
                 commands.setdefault(row, []).append(command["name"])
     rows = [
         [f"`{name}`", "all" if len(of) == len(everywhere) else ", ".join(of), meaning]

@@ -311,9 +311,10 @@ void CheckMapping(const char* operation, const nb::object& tensors) {
 /// Returns the specs of all quantized tensors.
 std::set<std::string> SpecsOf(const nb::object& tensors) {
   std::set<std::string> specs;
-  for (const nb::handle value : tensors.attr("values")()) {
+  for (const nb::handle item : tensors.attr("items")()) {
+    const nb::object key = item[0], value = item[1];
     if (!nb::isinstance<QuantizedTensor>(value)) continue;
-    specs.insert(PrintQuantSpec(nb::inst_ptr<QuantizedTensor>(value)->spec));
+    specs.insert(PrintQuantSpec(ParseTensor("save", ParseName(key).c_str(), value).spec));
   }
   return specs;
 }
@@ -325,7 +326,7 @@ io::ConventionWriter MakeWriter(const std::string& convention, const nb::object&
     const nb::object key = item[0], value = item[1];
     if (!nb::isinstance<nb::str>(key) || !nb::isinstance<QuantizedTensor>(value)) continue;
     const auto name = nb::cast<std::string>(key);
-    const QuantizedTensor& tensor = *nb::inst_ptr<QuantizedTensor>(value);
+    const QuantizedTensor& tensor = ParseTensor("save", name.c_str(), value);
     writer.Add(name, io::FormOf(io::AsStored({name, tensor.spec, tensor.shape, tensor.dtype})));
   }
   return writer;
@@ -384,9 +385,9 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
     const nb::object key = item[0], value = item[1];
     const std::string name = ParseName(key);
     if (nb::isinstance<QuantizedTensor>(value) && foreign) {
-      AddWeight(outgoing, *foreign, name, *nb::inst_ptr<QuantizedTensor>(value));
+      AddWeight(outgoing, *foreign, name, ParseTensor("save", name.c_str(), value));
     } else if (nb::isinstance<QuantizedTensor>(value)) {
-      AddTensor(outgoing, name, *nb::inst_ptr<QuantizedTensor>(value));
+      AddTensor(outgoing, name, ParseTensor("save", name.c_str(), value));
     } else {
       AddArray(outgoing, name, value);
     }

@@ -112,7 +112,11 @@ std::string Repr(const QuantizedTensor& tensor) {
 }  // namespace
 
 QuantizedTensor& ParseTensor(const char* verb, const char* name, const nb::object& object) {
-  if (nb::isinstance<QuantizedTensor>(object)) return *nb::inst_ptr<QuantizedTensor>(object);
+  if (nb::isinstance<QuantizedTensor>(object)) {
+    if (nb::inst_ready(object)) return *nb::inst_ptr<QuantizedTensor>(object);
+    throw nb::type_error(
+        fmt::format("{}: {} is a QuantizedTensor whose __init__ did not run", verb, name).c_str());
+  }
   throw nb::type_error(fmt::format("{}: {} must be a QuantizedTensor, got {}", verb, name,
                                    nb::type_name(object.type()).c_str())
                            .c_str());

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -225,6 +226,22 @@ def test_what_cannot_be_swizzled() -> None:
         nf.swizzle(nf.swizzle(Q))
     with pytest.raises(TypeError, match=r"^swizzle: q must be a QuantizedTensor, got ndarray$"):
         nf.swizzle(X)
+
+
+def test_tensors_that_were_not_constructed(tmp_path: Path) -> None:
+    empty = nf.QuantizedTensor.__new__(nf.QuantizedTensor)
+    message = "is a QuantizedTensor whose __init__ did not run"
+    for call in (nf.dequantize, nf.swizzle, nf.unswizzle):
+        with pytest.raises(TypeError, match=f"^{call.__name__}: q {message}$"):
+            call(empty)
+    for a, b, name in ((empty, Q, "a"), (Q, empty, "b")):
+        with pytest.raises(TypeError, match=f"^qgemm: {name} {message}$"):
+            nf.qgemm(a, b)
+    with pytest.raises(TypeError, match=f"^quantize: out {message}$"):
+        nf.quantize(X, "mxfp8_e4m3", out=empty)
+    for convention in ("narrowfloat", "modelopt"):
+        with pytest.raises(TypeError, match=f"^save: w {message}$"):
+            nf.save(tmp_path / "x.safetensors", {"w": empty}, convention=convention)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 32), (32, 0), (3, 0, 64)])

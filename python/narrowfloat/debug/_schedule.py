@@ -84,6 +84,15 @@ class Schedule:
         return first if end is None or first <= end else None
 
 
+def is_due(config: Mapping[str, Any], iteration: int) -> bool:
+    """Returns whether the schedule of a block has the iteration.
+
+    Features are also shown tensors in iterations that only another feature of the layer asked for.
+    Errors: as Schedule.of.
+    """
+    return Schedule.of(config).at(iteration)[0]
+
+
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{ERROR} start_end_list must be a list of pairs of steps, got {value!r}.")

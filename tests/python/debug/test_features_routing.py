@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from narrowfloat.debug.features import api
+from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
 from sessions import FEATURES, messages, section, session, te
 
 from narrowfloat import pytorch as nfp
@@ -143,6 +144,40 @@ def test_several_features_see_one_tensor() -> None:
         )
         assert len(list(folder.glob("tensor_dumps/**/*.pt"))) == 1
         assert te().inspect_tensor_enabled("l", tensor_name="gradient", iteration=0) is True
+
+
+FORMS = ("rowwise_quantized_tensor", "columnwise_quantized_tensor")
+SCHEDULED = {
+    "DumpTensors": {"high_precision_tensor": True},
+    "LogTensorStats": {"stats": ["max"]},
+    "LogFp8TensorStats": {"stats": ["mse"]},
+    "LogNvfp4TensorStats": {"stats": ["mse"]},
+}
+
+
+@pytest.mark.parametrize("feature", SCHEDULED)
+def test_a_feature_keeps_its_schedule_beside_another(feature: str) -> None:
+    quantizer = nfp.NVFP4Quantizer() if "Nvfp4" in feature else nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
+    other = "LogTensorStats" if feature == "DumpTensors" else "DumpTensors"
+    blocks = section(
+        **{
+            feature: {"tensors": ["weight"], **SCHEDULED[feature], "freq": 2, "end_step": 4},
+            other: {"tensors": ["weight"], **SCHEDULED[other]},
+        }
+    )
+    acted = set()
+    with session(blocks) as folder:
+        for step in range(7):
+            assert te().inspect_tensor_enabled("l", tensor_name="weight", iteration=step)[0]
+            x = torch.ones(32, 32)
+            forms = dict.fromkeys(FORMS, quantizer(x))
+            seen = {"iteration": step, "tp_group": None, "quantizer": quantizer}
+            te().inspect_tensor("l", tensor_name="weight", tensor=x, **forms, **seen)
+            logged = STATS_BUFFERS.log_stats()
+            dumped = folder / "tensor_dumps" / "rank_0" / f"iter_{step:06d}"
+            if dumped.exists() if feature == "DumpTensors" else logged:
+                acted.add(step)
+    assert acted == {0, 2, 4}
 
 
 def test_one_true_keeps_a_gemm_quantized_and_two_falses_do_not() -> None:

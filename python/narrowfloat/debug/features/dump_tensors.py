@@ -12,7 +12,7 @@ import torch
 from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug._schedule import Schedule, is_due
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
@@ -76,6 +76,8 @@ class DumpTensors(TEConfigAPIMapper):
         Errors: ValueError if the gemms read two different quantized tensors, or for wrong keys and
         values.
         """
+        if not is_due(config, iteration):
+            return
         RULES["DumpTensors"].check_narrowed(config)
         forms = [rowwise_quantized_tensor, columnwise_quantized_tensor]
         forms = [form for form in forms if form is not None]

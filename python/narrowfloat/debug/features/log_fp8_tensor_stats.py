@@ -10,6 +10,7 @@ import torch
 
 from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
+from narrowfloat.debug._schedule import is_due
 from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
 from narrowfloat.debug._statistic_names import CURRENT, DELAYED, Statistic, check_fp8_statistic
 from narrowfloat.pytorch._types import Group, TensorLike
@@ -109,6 +110,8 @@ class LogFp8TensorStats(StatsFeature):
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
         there is none of, or none under this quantizer, or none without `tensor`.
         """
+        if not is_due(config, iteration):
+            return
         self._require_one_object(rowwise_quantized_tensor, columnwise_quantized_tensor)
         quantized = rowwise_quantized_tensor
         if quantizer is None:

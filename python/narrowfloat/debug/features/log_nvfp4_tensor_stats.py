@@ -9,6 +9,7 @@ import torch
 
 from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
+from narrowfloat.debug._schedule import is_due
 from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
 from narrowfloat.debug._statistic_names import NVFP4_PREFIX
 from narrowfloat.pytorch._types import Group, TensorLike
@@ -58,6 +59,8 @@ class LogNvfp4TensorStats(StatsFeature):
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
         there is none of, or without `tensor`.
         """
+        if not is_due(config, iteration):
+            return
         self._require_one_object(rowwise_quantized_tensor, columnwise_quantized_tensor)
         quantized = rowwise_quantized_tensor
         if quantizer is None:

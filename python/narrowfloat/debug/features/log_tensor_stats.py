@@ -11,6 +11,7 @@ import torch
 from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR, OPERANDS
 from narrowfloat.debug._host import api_method, feature
+from narrowfloat.debug._schedule import is_due
 from narrowfloat.debug._statistic_feature import StatsFeature
 from narrowfloat.debug._statistic_names import BLOCKWISE
 from narrowfloat.debug._statistic_values import BlockwiseDynamicRangeStat
@@ -69,6 +70,8 @@ class LogTensorStats(StatsFeature):
         Errors: AssertionError for an unknown statistic, and for a quantized `tensor` or none at
         all; ValueError for other wrong keys and values.
         """
+        if not is_due(config, iteration):
+            return
         RULES["LogTensorStats"].check_narrowed(config)
         if tensor is None:
             forms = (rowwise_quantized_tensor, columnwise_quantized_tensor)

@@ -5,24 +5,29 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import jax
 from jax._src import config
 
 from narrowfloat import _core
+from narrowfloat.common.process_setting import ProcessSetting
 
 REPRODUCIBLE, FAST = "reproducible", "fast"
 
+_NAME = "narrowfloat_product_mode"
+
 # A configuration option of JAX: functions that were compiled in the other mode are compiled again.
 _mode = config.enum_state(
-    name="narrowfloat_product_mode",
+    name=_NAME,
     enum_values=[REPRODUCIBLE, FAST],
     default=_core.product_mode() if os.environ.get("NF_PRODUCT") else REPRODUCIBLE,
     help="How narrowfloat.jax multiplies quantized tensors.",
     include_in_jit_key=True,
     include_in_trace_context=True,
 )
+_process = ProcessSetting(_mode.value, partial(jax.config.update, _NAME))
 
 
 class product_mode:
@@ -31,8 +36,9 @@ class product_mode:
     "reproducible" gives the same bytes on every machine and at every number of threads. "fast"
     expands the codes to bfloat16 where that loses nothing, and lets XLA multiply with sums in
     float32; other products, and those of groups, stay as they are. A function that was traced in
-    one mode is traced again in the other. The first mode is that of the environment's NF_PRODUCT,
-    else "reproducible".
+    one mode is traced again in the other. Until a context is entered, the
+    call is a setting of the process, which other threads see if they trace in this moment. The
+    first mode is that of the environment's NF_PRODUCT, else "reproducible".
     Errors: ValueError for another mode.
     """
 
@@ -40,18 +46,17 @@ class product_mode:
         if mode not in (REPRODUCIBLE, FAST):
             _core.product_mode(mode)
         self.mode = mode
-        self._before = _mode.get_global()
-        self._context: Any = None
-        jax.config.update("narrowfloat_product_mode", mode)
+        self._contexts: list[AbstractContextManager] = []
+        _process.set(self, mode)
 
     def __enter__(self) -> product_mode:
-        jax.config.update("narrowfloat_product_mode", self._before)
-        self._context = _mode(self.mode)
-        self._context.__enter__()
+        _process.take_back(self)
+        self._contexts.append(_mode(self.mode))
+        self._contexts[-1].__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
+        self._contexts.pop().__exit__(*error)
 
 
 def get_product_mode() -> str:

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import torch
+
 from narrowfloat import _core
+from narrowfloat.common.process_setting import ProcessSetting
 
 REPRODUCIBLE, FAST = "reproducible", "fast"
 
 
-class _Setting:
-    """The mode of the process. Tracers guard the field where compiled code reads it."""
-
-    def __init__(self) -> None:
-        self.mode = _core.product_mode()
-
-
-_setting = _Setting()
+# Tracers guard the value where compiled code reads it.
+_setting = ProcessSetting(_core.product_mode())
+_of_thread = threading.local()
 
 
 class product_mode:
@@ -26,7 +25,8 @@ class product_mode:
     mode: "reproducible" gives the same bytes on every machine and at every number of threads.
     "fast" expands the codes to bfloat16 where that loses nothing, and uses PyTorch's bfloat16
     product for results in bfloat16; other products stay as they are. A layer's backward pass has
-    the mode of its forward pass. The first mode is that of the environment's NF_PRODUCT, else
+    the mode of its forward pass. Of contexts that overlap in several threads the latest that has
+    not ended holds, for all threads. The first mode is that of the environment's NF_PRODUCT, else
     "reproducible".
     Errors: ValueError for another mode.
     """
@@ -35,17 +35,44 @@ class product_mode:
         if mode not in (REPRODUCIBLE, FAST):
             _core.product_mode(mode)
         self.mode = mode
-        self._before = _setting.mode
-        _setting.mode = mode
+        self._before = _setting.value
+        self._is_set = True  # for the context that may follow
+        self._set()
+
+    def _set(self) -> None:
+        if torch.compiler.is_compiling():  # which takes no locks
+            _setting.value = self.mode
+        else:
+            _setting.set(self, self.mode)
 
     def __enter__(self) -> product_mode:
-        _setting.mode = self.mode
+        if not self._is_set:
+            self._set()
+        self._is_set = False
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _setting.mode = self._before
+        if torch.compiler.is_compiling():
+            _setting.value = self._before
+        else:
+            _setting.take_back(self, with_later=True)
+
+
+class mode_of_this_thread:
+    """Sets the mode of the products of this thread, as a context."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+
+    def __enter__(self) -> mode_of_this_thread:
+        _of_thread.modes = (*getattr(_of_thread, "modes", ()), self.mode)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _of_thread.modes = _of_thread.modes[:-1]
 
 
 def get_product_mode() -> str:
     """Returns the mode of products, "reproducible" or "fast"."""
-    return _setting.mode
+    modes = getattr(_of_thread, "modes", ())
+    return modes[-1] if modes else _setting.value

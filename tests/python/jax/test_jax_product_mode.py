@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -165,6 +166,18 @@ def test_the_setting() -> None:
     assert get_product_mode() == "reproducible"
     with pytest.raises(ValueError, match="slow"):
         product_mode("slow")
+
+
+def test_contexts_are_of_one_thread_and_end_in_any_order() -> None:
+    first, second = product_mode("fast"), product_mode("fast")
+    with first:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(second.__enter__).result()
+            assert pool.submit(get_product_mode).result() == "fast"
+            pool.submit(second.__exit__, None, None, None).result()
+            assert pool.submit(get_product_mode).result() == "reproducible"
+        assert get_product_mode() == "fast"
+    assert get_product_mode() == "reproducible"
 
 
 def test_the_environment() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """product_mode("fast"): which products take it, and the bound that they keep."""
 
+import threading
 from collections.abc import Iterator
 
 import narrowfloat.pytorch as nfp
@@ -240,3 +241,60 @@ def test_it_is_a_setting_and_a_context() -> None:
     with pytest.raises(ValueError, match="mode must be 'reproducible' or 'fast', got 'quick'"):
         nfp.product_mode("quick")
     assert nfp.get_product_mode() == "fast"
+
+
+def test_contexts_end_in_any_order() -> None:
+    first, second = nfp.product_mode("fast"), nfp.product_mode("reproducible")
+    with second:
+        with first:
+            assert nfp.get_product_mode() == "reproducible"  # the later setting
+    third, fourth = nfp.product_mode("fast"), nfp.product_mode("fast")
+    third.__enter__()
+    fourth.__enter__()
+    third.__exit__()
+    assert nfp.get_product_mode() == "fast"
+    fourth.__exit__()
+    assert nfp.get_product_mode() == "reproducible"
+    with third:  # again
+        assert nfp.get_product_mode() == "fast"
+    assert nfp.get_product_mode() == "reproducible"
+
+
+def test_a_setting_within_a_context_ends_with_it() -> None:
+    with nfp.product_mode("reproducible"):
+        nfp.product_mode("reproducible")
+        nfp.product_mode("fast")
+        assert nfp.get_product_mode() == "fast"
+    assert nfp.get_product_mode() == "reproducible"
+
+
+def test_a_setting_in_compiled_code_outlives_later_contexts() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def call(x: torch.Tensor) -> torch.Tensor:
+        nfp.product_mode("fast")
+        return x + 1
+
+    call(torch.ones(1))
+    with nfp.product_mode("reproducible"):
+        assert nfp.get_product_mode() == "reproducible"
+    assert nfp.get_product_mode() == "fast"
+
+
+def test_a_backward_pass_leaves_the_mode_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nfp.Linear(32, 32, params_dtype=BF16)
+    x = sample(32, 32, dtype=BF16, requires_grad=True)
+    seen = []
+
+    def look() -> str:
+        thread = threading.Thread(target=lambda: seen.append((here, nfp.get_product_mode())))
+        here = nfp.get_product_mode()
+        thread.start()
+        thread.join()
+        return here
+
+    with nfp.product_mode("fast"), nfp.autocast(recipe=MXFP8BlockScaling()):
+        y = layer(x)
+    monkeypatch.setattr(qgemm_operator, "get_product_mode", look)
+    y.backward(sample(32, 32, dtype=BF16))
+    assert seen == [("fast", "reproducible")] * 2
+    assert nfp.get_product_mode() == "reproducible"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
+from narrowfloat.pytorch._product_mode import get_product_mode, mode_of_this_thread
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._values import ValueSemantics, node_of_copy
 from narrowfloat.pytorch.quantized_tensor import Quantizer
@@ -43,7 +43,7 @@ class GemmNode(ValueSemantics):
         node = options["quantization_params"]
         if isinstance(node, QuantizeNode):
             options["quantization_params"] = node.build(state)
-        with product_mode(self.mode):
+        with mode_of_this_thread(self.mode):
             return self.function(**named, **options)
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:

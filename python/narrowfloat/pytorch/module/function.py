@@ -12,7 +12,7 @@ import torch
 
 from narrowfloat.pytorch._autograd import first_order_only
 from narrowfloat.pytorch._native import column_sums
-from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
+from narrowfloat.pytorch._product_mode import get_product_mode, mode_of_this_thread
 from narrowfloat.pytorch._types import Context, TensorLike
 from narrowfloat.pytorch.module.products import multiply
 from narrowfloat.pytorch.module.watching import Slots, is_watching
@@ -112,7 +112,7 @@ def _backward(
     """Returns the gradients of x, the weights and the biases."""
     call, count = ctx.call, len(ctx.call.slots)
     restored = restore_from_saved(ctx.tensor_objects, saved)
-    with plain_arithmetic(dy.device.type), product_mode(call.product_mode):
+    with plain_arithmetic(dy.device.type), mode_of_this_thread(call.product_mode):
         xs, ws = _backward_operands(ctx, restored[:count], restored[count:])
         dy = dy.contiguous() if not isinstance(dy, QuantizedTensorStorage) else dy
         gradients = _gradients(ctx, dy)
@@ -279,7 +279,7 @@ def _gradients(ctx: Context, dy: TensorLike) -> list[Any]:
 def _parameter_gradients(
     ctx: Context, dy: TensorLike, gradients: Sequence[Any], xs: Sequence[Any]
 ) -> Gradients:
-    with product_mode(ctx.call.product_mode):
+    with mode_of_this_thread(ctx.call.product_mode):
         return _weight_gradients(ctx, gradients, xs), _bias_gradients(ctx, dy)
 
 

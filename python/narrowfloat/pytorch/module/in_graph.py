@@ -16,7 +16,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import Recipe
-from narrowfloat.pytorch._product_mode import product_mode
+from narrowfloat.pytorch._product_mode import mode_of_this_thread
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch._values import ValueSemantics, constant_of_graphs, node_of_copy
@@ -106,7 +106,7 @@ class LayerNode(ValueSemantics):
         )
         if not isinstance(x, QuantizedTensorStorage):
             x = x.to(dtype).contiguous()
-        with product_mode(self.mode):
+        with mode_of_this_thread(self.mode):
             return LinearFunction.apply(x, call, *parameters)[0]
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A setting of the process that programs set for good or for the time of a context."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class _Setting:
+    owner: weakref.ref[object] | None
+    value: str
+
+    def is_for_good(self) -> bool:
+        return self.owner is None or self.owner() is None
+
+
+class ProcessSetting:
+    """A value that several owners set. The latest setting that was not taken back holds.
+
+    Owners are objects. They may take their settings back in any order and from any thread; a
+    setting whose owner is gone is for good. Assigning `value` sets it for good, too. `apply`, if
+    given, gets each value that comes to hold.
+    """
+
+    def __init__(self, value: str, apply: Callable[[str], object] | None = None) -> None:
+        self.value = value
+        self._apply = apply
+        self._lock = threading.Lock()
+        self._settings: list[_Setting] = [_Setting(None, value)]
+
+    def set(self, owner: object, value: str) -> None:
+        """Sets the value; `owner` can take it back."""
+        with self._lock:
+            self._note_assigned()
+            # Of settings for good that follow each other only the last can hold again.
+            kept = [
+                setting
+                for setting, following in pairwise(self._settings)
+                if not (setting.is_for_good() and following.is_for_good())
+            ]
+            self._settings = [*kept, self._settings[-1], _Setting(weakref.ref(owner), value)]
+            self._hold_latest()
+
+    def take_back(self, owner: object, with_later: bool = False) -> None:
+        """Takes the latest setting of an owner back, if there is one.
+
+        with_later: with the settings for good that followed it.
+        """
+        with self._lock:
+            self._note_assigned()
+            own = [i for i, one in enumerate(self._settings) if one.owner and one.owner() is owner]
+            if own:
+                later = self._settings[own[-1] + 1 :]
+                kept = [one for one in later if not (with_later and one.is_for_good())]
+                self._settings[own[-1] :] = kept
+            self._hold_latest()
+
+    def _note_assigned(self) -> None:
+        if self.value != self._settings[-1].value:
+            self._settings.append(_Setting(None, self.value))
+
+    def _hold_latest(self) -> None:
+        self.value = self._settings[-1].value
+        if self._apply is not None:
+            self._apply(self.value)

@@ -157,7 +157,9 @@ SCHEDULED = {
 
 @pytest.mark.parametrize("feature", SCHEDULED)
 def test_a_feature_keeps_its_schedule_beside_another(feature: str) -> None:
-    quantizer = nfp.NVFP4Quantizer() if "Nvfp4" in feature else nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
+    quantizer = (
+        nfp.NVFP4Quantizer() if "Nvfp4" in feature else nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
+    )
     other = "LogTensorStats" if feature == "DumpTensors" else "DumpTensors"
     blocks = section(
         **{

@@ -124,6 +124,8 @@ class Float8Quantizer(_PerTensorQuantizer):
         self.amax = amax
 
     def _options(self) -> SpecOptions:
+        if self.scale is None:  # which `quantize` takes for current scaling
+            raise TypeError("quantize: scale must be a float32 array of one element, got None")
         return {"scale": self.scale}
 
     def _run(self, x: object, out: QuantizedTensor | None, noop: Number | None) -> QuantizedTensor:

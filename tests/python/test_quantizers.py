@@ -67,6 +67,13 @@ def test_delayed_scaling_reads_scale_and_raises_amax() -> None:
     )
 
 
+def test_scale_must_be_there() -> None:
+    quantizer = nf.Float8Quantizer(None, np.zeros(1, np.float32), "e4m3")
+    message = r"^quantize: scale must be a float32 array of one element, got None$"
+    with pytest.raises(TypeError, match=message):
+        quantizer.quantize(X)
+
+
 def test_amax_must_be_a_writable_float32_item() -> None:
     with pytest.raises(TypeError, match=r"^quantize: amax must be a float32 array of one element$"):
         nf.Float8Quantizer(one(1), np.zeros(1), "e4m3").quantize(X)

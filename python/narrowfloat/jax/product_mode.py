@@ -44,7 +44,7 @@ class product_mode:
 
     def __init__(self, mode: str) -> None:
         if mode not in (REPRODUCIBLE, FAST):
-            _core.product_mode(mode)
+            _core.product_mode(str(mode))
         self.mode = mode
         self._contexts: list[AbstractContextManager] = []
         _process.set(self, mode)

@@ -33,7 +33,7 @@ class product_mode:
 
     def __init__(self, mode: str) -> None:
         if mode not in (REPRODUCIBLE, FAST):
-            _core.product_mode(mode)
+            _core.product_mode(str(mode))
         self.mode = mode
         self._before = _setting.value
         self._is_set = True  # for the context that may follow

@@ -164,8 +164,11 @@ def test_the_setting() -> None:
     finally:
         product_mode("reproducible")
     assert get_product_mode() == "reproducible"
-    with pytest.raises(ValueError, match="slow"):
-        product_mode("slow")
+    for wrong in ("slow", None):
+        with pytest.raises(
+            ValueError, match=f"mode must be 'reproducible' or 'fast', got '{wrong}'"
+        ):
+            product_mode(wrong)
 
 
 def test_contexts_are_of_one_thread_and_end_in_any_order() -> None:

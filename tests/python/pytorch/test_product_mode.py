@@ -240,6 +240,8 @@ def test_it_is_a_setting_and_a_context() -> None:
     assert nfp.get_product_mode() == "fast"
     with pytest.raises(ValueError, match="mode must be 'reproducible' or 'fast', got 'quick'"):
         nfp.product_mode("quick")
+    with pytest.raises(ValueError, match="mode must be 'reproducible' or 'fast', got 'None'"):
+        nfp.product_mode(None)
     assert nfp.get_product_mode() == "fast"
 
 

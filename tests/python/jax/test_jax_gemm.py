@@ -9,6 +9,7 @@ import pytest
 from hostile import FLOATS, MODE_IDS, MODES, hostile, make
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from narrowfloat.jax import product_mode
 from narrowfloat.jax.cpp_extensions import gemm, quantize
 from narrowfloat.jax.quantize import (
     QuantizeLayout,
@@ -271,3 +272,16 @@ def test_quantizers_of_arrays() -> None:
     found = gemm(jnp.asarray(x), jnp.asarray(w), None, LAYOUTS["NN"], *quantizers)
     operands = [in_numpy(a, *MODES[3]) for a in (x, w)]
     assert_bytes(found, nf.qgemm(*operands, layout="NN", dtype=ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize("dims", [((1,), (0,)), ((0,), (1,))], ids=str)
+@pytest.mark.parametrize("bias", [(N,), (1,), ()], ids=str)
+def test_nothing_is_broadcast_implicitly(bias: tuple[int, ...], dims: tuple) -> None:
+    """Programs may set JAX's option that refuses operands of unequal ranks."""
+    plain = [jnp.asarray(x) for x in inputs(dims)]
+    for operands in (plain, [tensor(x, *MODES[3]) for x in plain]):
+        for mode in ("reproducible", "fast"):
+            with product_mode(mode), jax.numpy_rank_promotion("raise"):
+                found = gemm(*operands, jnp.ones(bias), dims, dtype=jnp.float32)
+                product = gemm(*operands, None, dims, dtype=jnp.float32)
+            np.testing.assert_array_equal(found, np.asarray(product) + np.float32(1))

@@ -16,6 +16,7 @@ from narrowfloat.jax.primitives.dequantize import is_columnwise
 from narrowfloat.jax.primitives.gemm import (
     Factor,
     Side,
+    add_bias,
     multiply_codes,
     multiply_expanded,
 )
@@ -115,7 +116,7 @@ def _multiply_values(
         ((dims[0], dims[1]), ((), ())),
         preferred_element_type=jnp.float32,
     )
-    return product if bias is None else product + bias.astype(jnp.float32)
+    return add_bias(product, bias)
 
 
 def multiply_factors(
@@ -135,7 +136,7 @@ def multiply_factors(
         turned = multiply_codes(right, left, None, jnp.float32 if bias is not None else dtype)
         kept = right.side.axis
         product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
-        return product if bias is None else product + bias.astype(jnp.float32)
+        return add_bias(product, bias)
     if bias is not None:
         if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
             bias = bias.astype(jnp.float32)

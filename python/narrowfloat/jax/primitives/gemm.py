@@ -194,6 +194,17 @@ def _differentiate(
 ad.primitive_jvps[GemmPrimitive.outer_primitive] = _differentiate
 
 
+def add_bias(product: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Returns a float32 product plus bias, if there is one.
+
+    bias: of any dtype; its dimensions are the last ones of product, or broadcast to them.
+    """
+    if bias is None:
+        return product
+    # JAX's option jax_numpy_rank_promotion="raise" refuses to broadcast without broadcast_to().
+    return product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
+
+
 def multiply_codes(
     lhs: Factor, rhs: Factor, bias: jax.Array | None, out_dtype: np.dtype
 ) -> jax.Array:
@@ -335,8 +346,7 @@ def multiply_expanded(
 
     def by_xla() -> jax.Array:
         sums = jax.lax.dot_general(left, right, dims, preferred_element_type=jnp.float32)
-        product = (sums * factor).reshape(shape)
-        product = product if bias is None else product + bias.astype(jnp.float32)
-        return product.astype(out_dtype)
+        product = (sums * factor.reshape(())).reshape(shape)
+        return add_bias(product, bias).astype(out_dtype)
 
     return jax.lax.cond(is_lossless[0], by_xla, lambda: multiply_codes(lhs, rhs, bias, out_dtype))

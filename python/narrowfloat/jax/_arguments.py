@@ -9,17 +9,36 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from numbers import Real
 from typing import SupportsIndex, cast
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 
-def check_kind(verb: str, name: str, value: object, kind: type) -> None:
-    """Raises TypeError unless `value` is of the class `kind`."""
+def text_of(value: object) -> str:
+    """Returns an argument as a message prints it.
+
+    Arrays have many items, or are traced: they are printed by their shape, objects with fields and
+    containers of arrays by their class.
+    """
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {value.shape}"
+    has_fields = is_dataclass(value) and not isinstance(value, type)
+    if has_fields or any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(value)):
+        return type(value).__name__
+    return repr(value)
+
+
+def check_kind(verb: str, name: str, value: object, kind: type, others: str = "") -> None:
+    """Raises TypeError unless `value` is of the class `kind`.
+
+    others: what else the caller takes, for the message.
+    """
     if not isinstance(value, kind):
-        raise TypeError(f"{verb}: {name} must be a {kind.__name__}, got {value!r}")
+        raise TypeError(f"{verb}: {name} must be a {kind.__name__}{others}, got {text_of(value)}")
 
 
 def check_number(verb: str, name: str, value: object) -> None:
@@ -34,6 +53,14 @@ def integer_of(verb: str, name: str, value: object) -> int:
         return operator.index(cast(SupportsIndex, None if isinstance(value, bool) else value))
     except TypeError:
         raise TypeError(f"{verb}: {name} must be an int, got {value!r}") from None
+
+
+def count_of(verb: str, name: str, value: object, least: int) -> int:
+    """Returns an int of Python or NumPy. Errors: as integer_of(); ValueError if below `least`."""
+    count = integer_of(verb, name, value)
+    if count < least:
+        raise ValueError(f"{verb}: {name} must be {least} or more, got {count}")
+    return count
 
 
 def check_array(verb: str, name: str, value: object, dtypes: Sequence[DTypeLike] = ()) -> None:

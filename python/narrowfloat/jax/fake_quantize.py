@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from narrowfloat import _core
-from narrowfloat.jax._arguments import check_array
+from narrowfloat.jax._arguments import check_array, check_kind
 from narrowfloat.jax.primitives.array_types import Placement, check_float, vary_over, varying_axes
 from narrowfloat.jax.primitives.base import BasePrimitive, register_whole
 from narrowfloat.jax.quantize.quantizer import Quantizer
@@ -98,8 +98,8 @@ def fake_quantize(
                has it on NumPy: x is then not sharded on its way. Or None, which is the quantizer
                of ScalingMode.NO_SCALING: x is returned.
     The gradient passes straight through. Errors: as Quantizer.quantize; TypeError if x is not an
-    array; ValueError for an unknown scheme; other errors of a spec, and those of the shape of x
-    under it, come when the call runs.
+    array, or for another quantizer; ValueError for an unknown scheme; other errors of a spec, and
+    those of the shape of x under it, come when the call runs.
     """
     check_array("fake_quantize", "x", x)
     if quantizer is None:
@@ -107,6 +107,7 @@ def fake_quantize(
     if isinstance(quantizer, str):
         _core.block_of(quantizer.partition(":")[0])  # finds the scheme
         return _by_spec(x, quantizer, flatten_axis)
+    check_kind("fake_quantize", "quantizer", quantizer, Quantizer, ", a spec's text or None")
     # custom_vjp passes a NumPy array on in a class of its own. The type varies as the values do.
     x = vary_over(jnp.asarray(x), varying_axes(jax.tree.leaves(quantizer)))
     values, updated = _straight_through(x, quantizer, flatten_axis)

@@ -246,7 +246,8 @@ def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
             lambda: make(ScalingMode.MXFP8_1D_SCALING, "float4_e2m1fn", BOTH),
         ),
         (
-            "quantize: NVFP4Quantizer needs an NVFP4 mode, got MXFP8_1D_SCALING",
+            "quantizer: scaling_mode of NVFP4Quantizer must be NVFP4_1D_SCALING or "
+            "NVFP4_2D_SCALING, got MXFP8_1D_SCALING",
             ValueError,
             lambda: NVFP4Quantizer(
                 q_dtype=jnp.float8_e4m3fn, scaling_mode=ScalingMode.MXFP8_1D_SCALING

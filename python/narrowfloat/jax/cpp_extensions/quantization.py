@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from narrowfloat._core import get_dbias_quantize_workspace_sizes
-from narrowfloat.jax._arguments import check_array
+from narrowfloat.jax._arguments import check_array, check_kind
 from narrowfloat.jax.cpp_extensions.amax import AmaxScope
 from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
 from narrowfloat.jax.primitives.array_types import check_float, check_sizes
@@ -48,8 +48,9 @@ def quantize(
     Shapes: rank 2 and more, split into rows and columns at flatten_axis. An amax is that of the
     whole array, whatever devices it is on, so amax_scope and transpose_batch_sequence change
     nothing; inside shard_map it is that of the part.
-    Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if blocks do
-    not fill a dimension; JaxRuntimeError for what shows when it runs.
+    Errors: TypeError for an input that is not float32, float16 or bfloat16, or a quantizer that is
+    not one of a tensor; ValueError if blocks do not fill a dimension; JaxRuntimeError for what
+    shows when it runs.
     Source: TransformerEngine's transformer_engine.jax.cpp_extensions.quantization.
     """
     return quantize_dbias(x, quantizer, False, flatten_axis)[0]
@@ -71,6 +72,7 @@ def quantize_dbias(
     """
     dz = dz if isinstance(dz, NoScaleTensor) else NoScaleTensor(dz)
     if quantizer is not None:
+        check_kind("quantize", "quantizer", quantizer, Quantizer, " or None")
         return quantizer.quantize_dbias(dz, flatten_axis=flatten_axis, is_dbias=is_dbias)
     return dz, _jax_dbias(dz, None, flatten_axis) if is_dbias else None
 
@@ -147,8 +149,8 @@ def grouped_quantize(
     own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
-    is not an array of float32, float16 or bfloat16, or group_sizes that are not an array of int32;
-    JaxRuntimeError if they do not add up.
+    is not an array of float32, float16 or bfloat16, group_sizes that are not an array of int32, or
+    another quantizer; JaxRuntimeError if sizes do not add up.
     """
     check_array("grouped_quantize", "x", x)
     if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
@@ -160,6 +162,8 @@ def grouped_quantize(
         check_sizes("grouped_quantize", group_sizes)
     if quantizer is None:
         return GroupedNoScaleTensor(x, None, group_sizes, None, x.shape)
+    others = ", which QuantizerFactory makes with n_groups, or None"
+    check_kind("grouped_quantize", "quantizer", quantizer, GroupedQuantizer, others)
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
     check_float("grouped_quantize", x.dtype)
     if sizes.size != len(quantizer.quantizers):

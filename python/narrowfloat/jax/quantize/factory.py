@@ -9,7 +9,7 @@ from typing import Any, cast
 from jax.typing import DTypeLike
 
 from narrowfloat.common.recipe import Recipe
-from narrowfloat.jax._arguments import check_kind
+from narrowfloat.jax._arguments import check_kind, count_of
 from narrowfloat.jax.quantize.metadata import QuantizeMeta, QuantizeMetaSet
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer, Quantizer, create_quantizers
 from narrowfloat.jax.quantize.recipe_config import (
@@ -54,9 +54,12 @@ class QuantizerFactory:
         class's.
 
         Errors: TypeError if scaling_mode is not a ScalingMode; ValueError if several grouped ones
-        are asked for.
+        are asked for, for a negative number or less than one group, and as the class.
         """
         check_kind("quantizer", "scaling_mode", scaling_mode, ScalingMode)
+        n_quantizers = count_of("quantizer", "n_quantizers", n_quantizers, 0)
+        if n_groups is not None:
+            n_groups = count_of("quantizer", "n_groups", n_groups, 1)
         if n_groups is not None and n_quantizers != 1:
             raise ValueError(
                 f"quantizer: n_quantizers must be 1 for a grouped quantizer, got {n_quantizers}"
@@ -100,8 +103,9 @@ class QuantizerFactory:
         is_2x2x: both directions of everything, by default where blocks have one; else rowwise, and
         the kernel in the direction that forward products read. options: of all three.
         Errors: TypeError if scaling_mode is not a ScalingMode; ValueError for a mode beside a
-        recipe, or dtypes beside one.
+        recipe, dtypes beside one, a negative number of sets, and as create().
         """
+        n_quantizer_sets = count_of("quantizer", "n_quantizer_sets", n_quantizer_sets, 0)
         if scaling_mode is not None and fp8_recipe is not None:
             raise ValueError("quantizer: scaling_mode and fp8_recipe must not both be given")
         if scaling_mode is None:

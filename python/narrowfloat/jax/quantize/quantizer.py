@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.common.recipe import DelayedScaling
-from narrowfloat.jax._arguments import check_array, check_kind, check_number
+from narrowfloat.jax._arguments import check_array, check_kind, check_number, count_of
 from narrowfloat.jax.primitives import amax as amax_calls
 from narrowfloat.jax.primitives.array_types import check_float
 from narrowfloat.jax.primitives.quantize import STATE_WORDS, DBiasQuantizePrimitive
@@ -26,6 +26,8 @@ from narrowfloat.jax.quantize.tensor import (
     pytree,
 )
 from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
+
+_SCALING_MODES = tuple(mode for mode in ScalingMode if mode is not ScalingMode.NO_SCALING)
 
 
 class AmaxComputeAlgo(Enum):
@@ -80,8 +82,11 @@ class Quantizer:
 
     data_layout: a letter for rowwise and one for colwise data, N as the input, T transposed.
     Errors: TypeError for a mode or a layout of another class; ValueError if the mode has no codes
-    of that dtype.
+    of that dtype, or needs a scale or an amax that the class does not compute.
     """
+
+    # The modes whose scales and amaxes the class computes; MXFP8 needs none.
+    _modes: ClassVar[tuple[ScalingMode, ...]] = (ScalingMode.MXFP8_1D_SCALING,)
 
     q_dtype: DTypeLike
     scaling_mode: ScalingMode
@@ -92,8 +97,19 @@ class Quantizer:
     def __post_init__(self) -> None:
         check_kind("quantizer", "scaling_mode", self.scaling_mode, ScalingMode)
         check_kind("quantizer", "q_layout", self.q_layout, QuantizeLayout)
+        if self.q_dtype is None:
+            names = (dtype.name for dtype in self.scaling_mode.get_compatible_q_dtypes())
+            raise ValueError(
+                f"quantizer: q_dtype of {self.scaling_mode.name} must be {' or '.join(names)}, "
+                "got None"
+            )
         self.q_dtype = np.dtype(jnp.dtype(element_dtype(self.q_dtype)))
         self.scaling_mode.get_scheme(self.q_dtype)
+        if self.scaling_mode not in self._modes:
+            raise ValueError(
+                f"quantizer: scaling_mode of {type(self).__name__} must be "
+                f"{' or '.join(mode.name for mode in self._modes)}, got {self.scaling_mode.name}"
+            )
 
     def update(self, amax: jax.Array) -> None:
         """Takes the amax of what was just quantized into account."""
@@ -126,8 +142,9 @@ class Quantizer:
     ) -> ScaledTensor:
         """Returns `x` quantized in the directions asked for, by default those of q_layout.
 
-        Shapes: any of rank 2 and more, split at flatten_axis. An amax that x carries is taken as it
-        is. dq_dtype: of the values later, that of x if None. The state is updated.
+        Shapes: any of rank 2 and more, split at flatten_axis. A scale that is computed from an amax
+        takes the one that x carries. dq_dtype: of the values later, that of x if None. The state is
+        updated.
         Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if
         blocks do not fill a dimension.
         """
@@ -209,6 +226,8 @@ def _amax_of(x: NoScaleTensor) -> jax.Array:
 class CurrentScaleQuantizer(Quantizer):
     """Quantizes with one scale per tensor, from its own amax."""
 
+    _modes = _SCALING_MODES
+
     q_dtype: DTypeLike
     scaling_mode: ScalingMode = ScalingMode.CURRENT_TENSOR_SCALING
     q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
@@ -231,6 +250,8 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
     Errors: TypeError if margin is not a number; ValueError for another algorithm. Quantizing raises
     them for a state of another dtype or shape.
     """
+
+    _modes = tuple(mode for mode in _SCALING_MODES if not mode.is_nvfp4_scaling)
 
     scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING
     margin: float = 0.0
@@ -329,6 +350,8 @@ class NVFP4Quantizer(Quantizer):
     use_rht: colwise data are those of the random Hadamard transform.
     """
 
+    _modes = tuple(mode for mode in _SCALING_MODES if mode.is_nvfp4_scaling)
+
     q_dtype: DTypeLike = jnp.float4_e2m1fn
     scaling_mode: ScalingMode = ScalingMode.NVFP4_1D_SCALING
     q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
@@ -339,10 +362,6 @@ class NVFP4Quantizer(Quantizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.scaling_mode.is_nvfp4_scaling:
-            raise ValueError(
-                f"quantize: NVFP4Quantizer needs an NVFP4 mode, got {self.scaling_mode.name}"
-            )
         if self.use_rht and self.scaling_mode is ScalingMode.NVFP4_2D_SCALING:
             raise ValueError("quantize: use_rht is not supported in NVFP4_2D_SCALING")
 
@@ -372,7 +391,13 @@ class NVFP4Quantizer(Quantizer):
 @pytree(["quantizers"])
 @dataclass
 class GroupedQuantizer(Quantizer):
-    """A quantizer for each of n_groups groups of rows; built alike if none are given."""
+    """A quantizer for each of n_groups groups of rows; built alike if none are given.
+
+    Errors: as Quantizer; ValueError for less than one group. Quantizing a tensor without groups
+    raises TypeError.
+    """
+
+    _modes = _SCALING_MODES
 
     q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
     data_layout: str = None  # type: ignore[assignment]  # __post_init__ sets it
@@ -382,6 +407,7 @@ class GroupedQuantizer(Quantizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.n_groups = count_of("quantizer", "n_groups", self.n_groups, 1)
         if self.quantizers[0] is None:
             self.quantizers = create_quantizers(
                 self.n_groups, self.scaling_mode, q_dtype=self.q_dtype, q_layout=self.q_layout
@@ -392,6 +418,12 @@ class GroupedQuantizer(Quantizer):
         """Each group's quantizer takes its own amax into account."""
         for group, quantizer in enumerate(self.quantizers):
             quantizer.update(amax[group : group + 1])
+
+    def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
+        raise TypeError(
+            "quantize: quantizer must be for one tensor, got GroupedQuantizer, which "
+            "grouped_quantize() and grouped_dense() take"
+        )
 
 
 _CLASSES: dict[ScalingMode, type[Quantizer]] = {

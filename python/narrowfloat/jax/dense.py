@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.backward import (
     kept_for_backward,
     refuse_missing,
@@ -21,7 +22,12 @@ from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.grouped_dense import grouped_dense
 from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage, normalize_dims, split_dims
+from narrowfloat.jax.quantize.scaling_modes import (
+    TensorUsage,
+    check_contracted,
+    normalize_dims,
+    split_dims,
+)
 
 
 def dense(
@@ -39,10 +45,11 @@ def dense(
     order; bias has the others of kernel. The result has the dtype of x.
     quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
     after the step, to be put in the place of the old one: that is how delayed scales move on.
-    Errors: as quantize(); TypeError unless contracting_dims are two sequences of ints; ValueError
-    if other dimensions are contracted, bias has another shape, or blocks are wanted and a direction
-    is not quantized.
+    Errors: as quantize(); TypeError unless contracting_dims are two sequences of ints, and for
+    another quantizer_set; ValueError if other dimensions are contracted, or some of unequal sizes,
+    bias has another shape, or blocks are wanted and a direction is not quantized.
     """
+    check_kind("dense", "quantizer_set", quantizer_set, QuantizerSet)
     of_x, of_kernel = split_dims("dense", contracting_dims)
     count = len(of_x)
     found = (
@@ -54,6 +61,8 @@ def dense(
             "dense: contracting_dims must be the last dimensions of x and the first of kernel, got "
             f"{(of_x, of_kernel)} for {x.ndim} and {kernel.ndim} dimensions"
         )
+    summed = x.shape[x.ndim - count :], kernel.shape[:count]
+    check_contracted("dense", ("x", "kernel"), *summed)
     if bias is not None and bias.shape != kernel.shape[count:]:
         raise ValueError(f"dense: bias must have shape {kernel.shape[count:]}, got {bias.shape}")
     operands = vary_with(quantizer_set, x, kernel, bias)

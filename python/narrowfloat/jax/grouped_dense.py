@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 from jax.typing import DTypeLike
 
-from narrowfloat.jax._arguments import check_array
+from narrowfloat.jax._arguments import check_array, check_kind
 from narrowfloat.jax.backward import (
     kept_for_backward,
     refuse_missing,
@@ -47,16 +47,16 @@ def grouped_dense(
     may be 0; the result is (M, N), of preferred_element_type or the type of x.
     Under differentiation the products of the gradients are quantized too; as dense() otherwise,
     with grouped quantizers. precision: sums are float32 in any case.
-    Errors: TypeError if group_sizes is not an array, or contracting_dims are not two sequences of
-    ints; ValueError for other contracted dimensions; NotImplementedError for group_offset or
-    kernel_fsdp_info; JaxRuntimeError for sizes that are negative or do not add up; as
-    grouped_quantize() and grouped_gemm().
+    Errors: TypeError if group_sizes is not an array, contracting_dims are not two sequences of
+    ints, or for another quantizer_set; ValueError for other contracted dimensions;
+    NotImplementedError for group_offset or kernel_fsdp_info; JaxRuntimeError for sizes that are
+    negative or do not add up; as grouped_quantize() and grouped_gemm().
     """
     check_array("grouped_dense", "group_sizes", group_sizes)
-    if split_dims("grouped_dense", contracting_dims) != (COLUMNS, COLUMNS):
-        raise ValueError(
-            f"grouped_dense: contracting_dims must be ((1,), (1,)), got {contracting_dims}"
-        )
+    check_kind("grouped_dense", "quantizer_set", quantizer_set, QuantizerSet)
+    dims = split_dims("grouped_dense", contracting_dims)
+    if dims != (COLUMNS, COLUMNS):
+        raise ValueError(f"grouped_dense: contracting_dims must be ((1,), (1,)), got {dims}")
     if group_offset is not None or kernel_fsdp_info[0] is not None:
         raise NotImplementedError(
             "grouped_dense: group_offset and kernel_fsdp_info are not supported"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
+from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
 from narrowfloat.jax.primitives.dequantize import is_columnwise
 from narrowfloat.jax.primitives.gemm import (
@@ -26,6 +27,7 @@ from narrowfloat.jax.quantize.quantizer import Quantizer
 from narrowfloat.jax.quantize.scaling_modes import (
     ScalingMode,
     TensorUsage,
+    check_contracted,
     check_static,
     normalize_dims,
     split_dims,
@@ -61,9 +63,13 @@ def gemm(
     fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
     dimensions, or broadcasts to it.
     dtype: of the result, that of lhs if None; sums are float32.
-    Errors: TypeError unless contracting_dims are two sequences of ints; ValueError if a direction
-    that is read is not there, or contracting_dims or the shape of bias do not fit.
+    Errors: TypeError unless contracting_dims are two sequences of ints, and for another quantizer;
+    ValueError if a direction that is read is not there, or contracting_dims, the sizes of these
+    dimensions or the shape of bias do not fit.
     """
+    for name, own in (("lhs_quantizer", lhs_quantizer), ("rhs_quantizer", rhs_quantizer)):
+        if own is not None:
+            check_kind("gemm", name, own, Quantizer, " or None")
     of_lhs, of_rhs = split_dims("gemm", contracting_dims)
     dims = [
         normalize_dims("gemm", "lhs", of_lhs, lhs.ndim),
@@ -73,8 +79,9 @@ def gemm(
     right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS, rhs_quantizer)
     out_dtype = jnp.dtype(_dtype_of(left) if dtype is None else dtype)
     addend = bias if fuse_bias else None
+    check_contracted("gemm", ("lhs", "rhs"), _sizes(left, dims[0]), _sizes(right, dims[1]))
     if addend is not None:
-        _check_bias(addend, _kept_shape(right, dims[1]))
+        _check_bias(addend, _sizes(right, [dim for dim in range(right.ndim) if dim not in dims[1]]))
     factors = _factors(left, right, dims)
     if factors is None:
         product = _multiply_values(left, right, dims, addend)
@@ -83,13 +90,11 @@ def gemm(
     return product.astype(out_dtype)
 
 
-def _kept_shape(operand: NoScaleTensor | ScaledTensor1x, dims: Dims) -> tuple[int, ...]:
-    """Returns the sizes of the dimensions that are not contracted, in the order of the input."""
-    shape = operand.data.shape
-    kept = [dim for dim in range(operand.ndim) if dim not in dims]
+def _sizes(operand: NoScaleTensor | ScaledTensor1x, dims: Sequence[int]) -> tuple[int, ...]:
+    """Returns the sizes of dimensions of the input, as it was before it was quantized."""
     if isinstance(operand, ScaledTensor1x):
-        kept = [_place(operand, dim) for dim in kept]
-    return tuple(shape[place] for place in kept)
+        dims = [_place(operand, dim) for dim in dims]
+    return tuple(operand.data.shape[dim] for dim in dims)
 
 
 def _check_bias(bias: jax.Array, kept: tuple[int, ...]) -> None:
@@ -157,11 +162,9 @@ def _factors(
         return None
     for operand in (left, right):
         check_static("gemm", operand.data.shape)
-    pairs = list(zip((left, right), dims, strict=True))
-    extents = [[of.data.shape[_place(of, dim)] for dim in own] for of, own in pairs]
-    if extents[0] != extents[1] or 0 in (*left.data.shape, *right.data.shape):
+    if 0 in (*left.data.shape, *right.data.shape):
         return None
-    lhs, rhs = (_factor(*pair) for pair in pairs)
+    lhs, rhs = (_factor(of, own) for of, own in zip((left, right), dims, strict=True))
     if lhs is None or rhs is None:
         return None
     if lhs.side.is_turned and not is_columnwise(rhs.side.spec):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize
 from narrowfloat.jax.primitives.amax import grouped_amax
 from narrowfloat.jax.primitives.gemm import GroupedFactor, Side, multiply_groups
@@ -20,6 +21,7 @@ from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import (
     TensorUsage,
+    check_contracted,
     check_static,
     normalize_dims,
     split_dims,
@@ -52,12 +54,14 @@ def grouped_gemm(
     bias: (G, N), added to the rows of each group. preferred_element_type: of the result; None is
     the type of lhs. quantizer_set: its x and kernel quantize operands that are plain yet.
     precision: sums are float32 in any case. group_offset: must be None.
-    Errors: TypeError unless contracting_dims are two sequences of ints; ValueError for other
-    contracted dimensions, or if one operand is quantized and the other is plain;
-    NotImplementedError for a group_offset; JaxRuntimeError if sizes do not add up.
+    Errors: TypeError unless contracting_dims are two sequences of ints, and for another
+    quantizer_set; ValueError for other contracted dimensions, or some of unequal sizes, or if one
+    operand is quantized and the other is plain; NotImplementedError for a group_offset;
+    JaxRuntimeError if sizes do not add up.
     """
     if group_offset is not None:
         raise NotImplementedError("grouped_gemm: group_offset is not supported")
+    check_kind("grouped_gemm", "quantizer_set", quantizer_set, QuantizerSet)
     of_lhs, of_rhs = (
         cast(GroupedQuantizer | None, q) for q in (quantizer_set.x, quantizer_set.kernel)
     )
@@ -68,6 +72,7 @@ def grouped_gemm(
     rhs = _quantized(rhs, of_rhs, rhs_dims, TensorUsage.RHS_TRANS)
     left, right = Part.of("lhs", lhs, lhs_dims), Part.of("rhs", rhs, rhs_dims)
     sizes = _sizes(lhs, rhs, left, right)
+    check_contracted("grouped_gemm", ("lhs", "rhs"), [left.sums], [right.sums])
     kept = (*left.kept, *right.kept)
     out_shape = kept if rhs.first_dims is None else (sizes.size, *kept)
     dtype = _dtype_of(lhs) if preferred_element_type is None else preferred_element_type
@@ -105,6 +110,7 @@ class Part(NamedTuple):
     rows: int | None
     cols: int
     rows_per_slice: int = 1  # of axis 0, which sizes of groups count
+    sums: int = 0  # items of a contraction, of all groups together
     kept: tuple[int, ...] = ()  # dimensions of the result
 
     @staticmethod
@@ -121,7 +127,9 @@ class Part(NamedTuple):
         inner = math.prod(shape[1:-1])
         rows = None if is_ragged else inner
         kept = shape[-1:] if wanted == by_columns else shape[0 if is_ragged else 1 : -1]
-        return Part(wanted == by_columns, rows, shape[-1], inner if is_ragged else 1, tuple(kept))
+        sums = math.prod(shape[dim] for dim in wanted)
+        slices = inner if is_ragged else 1
+        return Part(wanted == by_columns, rows, shape[-1], slices, sums, tuple(kept))
 
     @property
     def matrix(self) -> tuple[int, int]:

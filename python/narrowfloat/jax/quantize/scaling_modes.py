@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat.common.dtypes import element_dtype
-from narrowfloat.jax._arguments import check_array, integer_of
+from narrowfloat.jax._arguments import check_array, integer_of, text_of
 
 _enum: Any = IntEnum  # type checkers know the members of literals only
 JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
@@ -72,7 +72,8 @@ def split_dims(verb: str, contracting_dims: Sequence[Sequence[int]]) -> tuple[Sh
         )
     except (TypeError, ValueError):
         raise TypeError(
-            f"{verb}: contracting_dims must be two sequences of ints, got {contracting_dims!r}"
+            f"{verb}: contracting_dims must be two sequences of ints, got "
+            f"{text_of(contracting_dims)}"
         ) from None
     return of_lhs, of_rhs
 
@@ -89,6 +90,17 @@ def normalize_dims(verb: str, operand: str, dims: Sequence[int], ndim: int) -> S
             f"each once, got {tuple(dims)}"
         )
     return counted
+
+
+def check_contracted(
+    verb: str, operands: tuple[str, str], lhs: Sequence[int], rhs: Sequence[int]
+) -> None:
+    """Raises ValueError unless the contracted dimensions of two operands have the same sizes."""
+    if tuple(lhs) != tuple(rhs):
+        raise ValueError(
+            f"{verb}: contracted dimensions of {' and '.join(operands)} must have the same sizes, "
+            f"got {tuple(lhs)} and {tuple(rhs)}"
+        )
 
 
 def split_shape(shape: Sequence[int], flatten_axis: int) -> tuple[int, int]:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hostile import MODE_IDS, MODES, code_bytes, hostile, make
 from jax._src.export import _export
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from narrowfloat.jax._library import TARGETS
 from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize, quantize
 from narrowfloat.jax.quantize import (
@@ -65,6 +67,19 @@ def test_groups_that_a_program_returns(mode: ScalingMode) -> None:
         return grouped_quantize(a, quantizer, sizes), grouped_quantize(a), NoScaleTensor(a)
 
     assert_same(jax.export.deserialize(written(run, x)).call(x), run(x))
+
+
+def test_programs_on_several_devices() -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    x = jnp.asarray(hostile((64, 64)))
+    values = lambda a: quantize(a, make(*MODES[3], BOTH)).dequantize()  # noqa: E731
+    place = NamedSharding(mesh, P("data"))
+    jitted = jax.jit(values, in_shardings=place)
+    with pytest.raises(NotImplementedError, match="serialization of host_callbacks"):
+        jax.export.export(jitted, disabled_checks=CHECKS)(x)
+    parts = jax.shard_map(values, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    again = jax.export.deserialize(written(parts, x))
+    assert_same(again.call(jax.device_put(x, place)), values(x))
 
 
 def test_quantizers_that_a_program_takes_and_returns() -> None:

@@ -138,6 +138,7 @@ def test_an_amax_that_is_known_is_taken() -> None:
     for amax, scale in [(896.0, 0.5), (0.0, 1.0)]:
         tensor = quantize(NoScaleTensor(x, jnp.asarray([amax], jnp.float32)), quantizer)
         assert float(tensor.scale_inv[0]) == 1 / scale
+        assert float(tensor.amax[0]) == max(amax, float(jnp.abs(x).max()))
 
 
 def test_delayed_scaling_over_time() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes in JAX: what each means for a layer, autocast, and sets of quantizers."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,6 +184,18 @@ def test_autocast_is_a_context() -> None:
         fp8_autocast(enabled=True, fp8_recipe=inner),
     ):
         assert get_global_quantize_recipe() is inner
+
+
+def test_autocast_acts_where_a_function_is_traced() -> None:
+    seen = []
+    run = jax.jit(lambda x: seen.append(get_global_quantize_recipe()) or x)
+    first, second = recipe.MXFP8BlockScaling(), recipe.Float8CurrentScaling()
+    with autocast(enabled=True, recipe=first):
+        run(1.0)
+    with autocast(enabled=True, recipe=second), ThreadPoolExecutor(1) as pool:
+        run(1.0)
+        assert pool.submit(get_global_quantize_recipe).result() is None
+    assert seen == [first]
 
 
 def test_what_excludes_each_other() -> None:

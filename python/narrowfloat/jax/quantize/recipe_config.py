@@ -186,7 +186,8 @@ def autocast(
 ) -> Iterator[None]:
     """Makes `recipe`, DelayedScaling() if None, what sets of quantizers follow in this context.
 
-    A function that is traced keeps the recipe that it was traced under. Errors: as
+    A function that is traced keeps the recipe that it was traced under: jit does not trace it
+    again for another. Other threads have recipes of their own. Errors: as
     get_quantize_config_with_recipe.
     """
     chosen = None

@@ -89,6 +89,18 @@ std::string Text(const BasicQuantizedView<Byte>& view) {
   return fmt::format("{} {}", PrintQuantSpec(view.spec), ShapeText(view.shape));
 }
 
+/// Returns as Text, and the buffers that the spec does not ask for.
+template <class Byte>
+std::string TextWithStrays(const BasicQuantizedView<Byte>& view) {
+  std::string text = Text(view);
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    const Role role = static_cast<Role>(i);
+    if (view[role].data != nullptr && !HasRole(view.spec, role))
+      text += fmt::format(" with a stray {}", RoleName(role));
+  }
+  return text;
+}
+
 std::string Text(Direction direction) {
   return direction == Direction::kRowwise ? "rowwise" : "columnwise";
 }
@@ -123,19 +135,20 @@ class RecordingBackend final : public Backend {
   }
   void Quantize(const ConstTensorView& in, const QuantizedView& out,
                 const Execution& execution) const override {
-    Record(execution, "quantize of {} to {}", Text(in), Text(out));
+    Record(execution, "quantize of {} to {}", Text(in), TextWithStrays(out));
   }
   void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                      std::optional<std::span<float>> workspace,
                      const Execution& execution) const override {
-    Record(execution, "quantize_dbias of {} to {} and {}, workspace {}", Text(in), Text(out),
-           Text(dbias), workspace ? fmt::to_string(workspace->size()) : "none");
+    Record(execution, "quantize_dbias of {} to {} and {}, workspace {}", Text(in),
+           TextWithStrays(out), Text(dbias),
+           workspace ? fmt::to_string(workspace->size()) : "none");
   }
   void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
                        const Execution& execution) const override {
     std::string text;
     for (std::size_t g = 0; g < ins.size(); ++g)
-      text += fmt::format(", {} to {}", Text(ins[g]), Text(outs[g]));
+      text += fmt::format(", {} to {}", Text(ins[g]), TextWithStrays(outs[g]));
     Record(execution, "grouped_quantize{}", text);
   }
   void Dequantize(const ConstQuantizedView& in, Direction direction, const TensorView& out,
@@ -148,12 +161,12 @@ class RecordingBackend final : public Backend {
   }
   void Requantize(const ConstQuantizedView& in, Direction direction, const QuantizedView& out,
                   DType between, const Execution& execution) const override {
-    Record(execution, "requantize of {} {} to {} through {}", Text(in), Text(direction), Text(out),
-           DTypeName(between));
+    Record(execution, "requantize of {} {} to {} through {}", Text(in), Text(direction),
+           TextWithStrays(out), DTypeName(between));
   }
   void Swizzle(const ConstQuantizedView& in, const QuantizedView& out,
                const Execution& execution) const override {
-    Record(execution, "swizzle of {} to {}", Text(in), Text(out));
+    Record(execution, "swizzle of {} to {}", TextWithStrays(in), Text(out));
   }
   void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction,
                           const TensorView& scales, const Execution& execution) const override {
@@ -321,6 +334,29 @@ TEST_F(BackendTest, VerbsOfQuantizedTensorsAreOneCallEach) {
                              memory_.Tensor(DType::kUInt8, {5, 3}), e);
             }),
             "transpose_codes of uint8 3x5 to uint8 5x3");
+}
+
+TEST_F(BackendTest, BuffersThatTheSpecDoesNotAskForDoNotReachTheBackend) {
+  QuantizedView out = memory_.Quantized("mxfp8_e4m3:columnwise=1", {128, 256});
+  out.spec.columnwise = false;
+  out[Role::kScale] = out[Role::kAmaxRowwise] = out[Role::kAmaxColumnwise] = amax_;
+  constexpr const char* kCall = "bfloat16 128x256 to mxfp8_e4m3 128x256";
+  EXPECT_EQ(CallsOf([&](const Execution& e) { Quantize(in_, out, e); }),
+            fmt::format("quantize of {}", kCall));
+  EXPECT_EQ(CallsOf([&](const Execution& e) { QuantizeDbias(in_, out, dbias_, e); }),
+            fmt::format("quantize_dbias of {} and bfloat16 256, workspace none", kCall));
+  EXPECT_EQ(CallsOf([&](const Execution& e) {
+              GroupedQuantize(std::vector<ConstTensorView>{in_}, std::vector{out}, e);
+            }),
+            fmt::format("grouped_quantize, {}", kCall));
+  EXPECT_EQ(CallsOf([&](const Execution& e) { Requantize(blocks_, out, DType::kBFloat16, e); }),
+            "requantize of fp8_block128x128_e4m3:columnwise=1 128x256 rowwise to mxfp8_e4m3 "
+            "128x256 through bfloat16");
+  QuantizedView in = quantized_;
+  in[Role::kAmaxRowwise] = amax_;
+  const QuantizedView swizzled = memory_.Quantized("mxfp8_e4m3:swizzled=1", {128, 256});
+  EXPECT_EQ(CallsOf([&](const Execution& e) { Swizzle(in, swizzled, e); }),
+            "swizzle of mxfp8_e4m3 128x256 to mxfp8_e4m3:swizzled=1 128x256");
 }
 
 TEST_F(BackendTest, ProductsAreOneCall) {
@@ -500,6 +536,31 @@ TEST_F(BackendTest, ErrorsOfADeviceReachTheCaller) {
   backend_.fails = true;
   EXPECT_THROW(Quantize(in_, quantized_), DeviceError);
   EXPECT_EQ(MessageOf([&] { Quantize(in_, quantized_); }), "cuda: the device is gone");
+}
+
+TEST(QuantizeTest, LeavesBuffersAloneThatTheSpecDoesNotAskFor) {
+  const Shape shape{34, 66};  // scales have padding
+  std::vector<float> items(FlattenShape(shape).Size(), 3.0f);
+  const TensorView in{reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, shape};
+  for (const SchemeInfo& scheme : kSchemes) {
+    for (const Direction left_out : {Direction::kRowwise, Direction::kColumnwise}) {
+      SCOPED_TRACE(fmt::format("{} {}", scheme.name, Text(left_out)));
+      std::array<std::vector<std::byte>, kRoleCount> memory;
+      const auto fill = [&](const BufferPlan& buffer) {
+        auto& bytes = memory[static_cast<std::size_t>(buffer.role)];
+        bytes.assign(BufferBytes(buffer), std::byte{0xAB});
+        return bytes.data();
+      };
+      auto view = BindBuffers<QuantizedView>({.scheme = &scheme, .columnwise = true}, shape, fill);
+      (left_out == Direction::kRowwise ? view.spec.rowwise : view.spec.columnwise) = false;
+      Quantize(in, view);
+      for (std::size_t i = 0; i < kRoleCount; ++i) {
+        if (HasRole(view.spec, static_cast<Role>(i))) continue;
+        const std::vector<std::byte> untouched(memory[i].size(), std::byte{0xAB});
+        EXPECT_EQ(memory[i], untouched) << RoleName(static_cast<Role>(i));
+      }
+    }
+  }
 }
 
 TEST(CallTensorsTest, FindsEveryOverlapOfWrittenMemory) {

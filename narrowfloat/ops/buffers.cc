@@ -83,14 +83,14 @@ void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Directio
 
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction) {
   CheckScaledCodes(verb, view, direction);
-  if (view.spec.scheme->layout.amax != AmaxBuffers::kPerDirection) return;
+  if (!NeedsAmax(*view.spec.scheme)) return;
   CheckRoles(verb, view, direction, [&](Role role) { return role == AmaxRole(direction); });
 }
 
 void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& call) {
   const auto& buffers = view.buffers;
   for (std::size_t i = 0; i < kRoleCount; ++i) {
-    if (buffers[i].data == nullptr) continue;
+    if (buffers[i].data == nullptr || !HasRole(view.spec, static_cast<Role>(i))) continue;
     // Buffers that begin at the same address share their memory, as CheckBuffers has found.
     const auto shares = [&](const TensorView& earlier) { return earlier.data == buffers[i].data; };
     if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;

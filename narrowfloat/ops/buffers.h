@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "narrowfloat/ops/call_tensors.h"
@@ -20,8 +21,48 @@ constexpr Role AmaxRole(Direction direction) {
   return direction == Direction::kRowwise ? Role::kAmaxRowwise : Role::kAmaxColumnwise;
 }
 
+/// Returns true if decoding a scheme's codes needs an amax.
+constexpr bool NeedsAmax(const SchemeInfo& scheme) {
+  return scheme.layout.amax == AmaxBuffers::kPerDirection;
+}
+
 /// Returns true if the view has the codes and scales of a direction.
 bool HasDirection(const ConstQuantizedView& view, Direction direction);
+
+/// Returns true if the view has buffers that `spec` does not ask for. They are not checked, so no
+/// backend may get them.
+template <class Byte>
+bool HasUnplanned(const QuantSpec& spec, const BasicQuantizedView<Byte>& view) {
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if (view.buffers[i].data != nullptr && !HasRole(spec, static_cast<Role>(i))) return true;
+  }
+  return false;
+}
+
+/// Removes these buffers from the view.
+template <class Byte>
+void RemoveUnplanned(const QuantSpec& spec, BasicQuantizedView<Byte>& view) {
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if (!HasRole(spec, static_cast<Role>(i))) view.buffers[i] = {};
+  }
+}
+
+/// A view without these buffers. Copies only a view that has such.
+template <class Byte>
+class PlannedView {
+ public:
+  /// Keeps `view` by reference. Requires: ValidateSpec accepts `spec`.
+  PlannedView(const BasicQuantizedView<Byte>& view, const QuantSpec& spec) : given_(view) {
+    if (HasUnplanned(spec, view)) RemoveUnplanned(spec, changed_.emplace(view));
+  }
+  explicit PlannedView(const BasicQuantizedView<Byte>& view) : PlannedView(view, view.spec) {}
+
+  const BasicQuantizedView<Byte>& operator*() const { return changed_ ? *changed_ : given_; }
+
+ private:
+  const BasicQuantizedView<Byte>& given_;
+  std::optional<BasicQuantizedView<Byte>> changed_;
+};
 
 /// Checks codes and scales of one direction as CheckBuffers checks all.
 void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction);
@@ -33,8 +74,8 @@ void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction 
 void AddDirection(const ConstQuantizedView& in, Direction direction, std::string_view owner,
                   CallTensors& call);
 
-/// Adds the buffers of `view` to the tensors that a call writes; an empty name.name stands for the
-/// role's. Requires: CheckBuffers accepts the view.
+/// Adds the planned buffers of `view` to the tensors that a call writes; an empty name.name stands
+/// for the role's. Requires: CheckBuffers accepts the view.
 void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& call);
 
 /// Checks the arguments of quantizing `in` to `out` but for overlaps, and adds the tensors to

@@ -24,7 +24,7 @@ void Run(const ConstTensorView& in, const QuantizedView& out, const TensorView& 
   }
   call.Write({"dbias"}, dbias);
   AddQuantizing(kVerb, in, out, call);
-  call.Check().QuantizeDbias(in, out, dbias, workspace, execution);
+  call.Check().QuantizeDbias(in, *PlannedView(out), dbias, workspace, execution);
 }
 
 }  // namespace

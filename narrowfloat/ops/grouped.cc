@@ -70,10 +70,13 @@ void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const Quanti
     AddOutputs(outs[g], {.name = "buffers", .group = g}, call);
   const Backend& backend = call.Check();
   const auto is_stochastic = [](const QuantizedView& out) { return out.spec.stochastic_rounding; };
-  if (std::ranges::none_of(outs, is_stochastic))
-    return backend.GroupedQuantize(ins, outs, execution);
+  const auto changes = [&](const QuantizedView& out) {
+    return is_stochastic(out) || HasUnplanned(out.spec, out);
+  };
+  if (std::ranges::none_of(outs, changes)) return backend.GroupedQuantize(ins, outs, execution);
   std::vector<QuantizedView> apart(outs.begin(), outs.end());
   for (std::size_t g = 0; g < apart.size(); ++g) {
+    RemoveUnplanned(apart[g].spec, apart[g]);
     if (is_stochastic(apart[g])) apart[g].spec.offset += g;
   }
   backend.GroupedQuantize(ins, apart, execution);

@@ -10,7 +10,7 @@ namespace narrowfloat {
 void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution) {
   CallTensors call("quantize");
   AddQuantizing("quantize", in, out, call);
-  call.Check().Quantize(in, out, execution);
+  call.Check().Quantize(in, *PlannedView(out), execution);
 }
 
 }  // namespace narrowfloat

@@ -46,7 +46,7 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out, DType be
   CallTensors call(kVerb);
   const Direction direction = AddDequantizing(in, call);
   AddOutputs(out, {.name = {}, .owner = "the output"}, call);
-  call.Check().Requantize(in, direction, out, between, execution);
+  call.Check().Requantize(in, direction, *PlannedView(out), between, execution);
 }
 
 ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction) {

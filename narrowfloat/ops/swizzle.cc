@@ -42,9 +42,13 @@ void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction
   }
 }
 
-void Permute(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
+void Permute(const char* verb, const ConstQuantizedView& given, const QuantizedView& out,
              bool reads_swizzled, const Execution& execution) {
-  CheckPair(verb, in, out, reads_swizzled);
+  CheckPair(verb, given, out, reads_swizzled);
+  QuantSpec both = given.spec;  // permutes the directions that are there
+  both.rowwise = both.columnwise = true;
+  const PlannedView planned(given, both);
+  const ConstQuantizedView& in = *planned;
   CallTensors call(verb);
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (!HasDirection(in, direction)) continue;

@@ -75,6 +75,26 @@ std::string_view RoleName(Role role) {
   return kNames[static_cast<std::size_t>(role)];
 }
 
+bool HasRole(const QuantSpec& spec, Role role) {
+  const SchemeLayout& layout = spec.scheme->layout;
+  const bool each = layout.amax == AmaxBuffers::kPerDirection;
+  switch (role) {
+    case Role::kRowwiseData:
+    case Role::kRowwiseScaleInv:
+      return spec.rowwise;
+    case Role::kColumnwiseData:
+    case Role::kColumnwiseScaleInv:
+      return spec.columnwise;
+    case Role::kScale:
+      return layout.stores_scale;
+    case Role::kAmaxRowwise:
+      return layout.amax == AmaxBuffers::kOne || (each && spec.rowwise);
+    case Role::kAmaxColumnwise:
+      return each && spec.columnwise;
+  }
+  return false;
+}
+
 std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) {
   ValidateSpec(spec);
   const SchemeInfo& scheme = *spec.scheme;
@@ -91,23 +111,22 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
     add(data, DType::kUInt8, CodesShape(scheme, direction, shape), data);
     add(scale_inv, scale_type, ScaleShape(scheme, direction, matrix), scale_storage);
   };
-  if (spec.rowwise) {
+  if (HasRole(spec, Role::kRowwiseData)) {
     add_direction(Direction::kRowwise, Role::kRowwiseData, Role::kRowwiseScaleInv,
                   Role::kRowwiseScaleInv);
   }
-  if (spec.columnwise) {
+  if (HasRole(spec, Role::kColumnwiseData)) {
     const bool shared = spec.rowwise && scheme.layout.lines_per_scale == 0;
     add_direction(Direction::kColumnwise, Role::kColumnwiseData, Role::kColumnwiseScaleInv,
                   shared ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv);
   }
-  if (scheme.layout.stores_scale) add(Role::kScale, DType::kFloat32, {1}, Role::kScale);
+  if (HasRole(spec, Role::kScale)) add(Role::kScale, DType::kFloat32, {1}, Role::kScale);
   const auto amax_shape = [&](std::size_t lines) -> Shape {
     return {spec.row_scaled ? static_cast<std::int64_t>(lines) : 1};
   };
-  const bool each = scheme.layout.amax == AmaxBuffers::kPerDirection;
-  if (scheme.layout.amax == AmaxBuffers::kOne || (each && spec.rowwise))
+  if (HasRole(spec, Role::kAmaxRowwise))
     add(Role::kAmaxRowwise, DType::kFloat32, amax_shape(matrix.rows), Role::kAmaxRowwise);
-  if (each && spec.columnwise)
+  if (HasRole(spec, Role::kAmaxColumnwise))
     add(Role::kAmaxColumnwise, DType::kFloat32, amax_shape(matrix.cols), Role::kAmaxColumnwise);
   return plan;
 }

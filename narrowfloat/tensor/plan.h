@@ -37,6 +37,10 @@ struct BufferPlan {
   bool operator==(const BufferPlan&) const = default;
 };
 
+/// Returns true if tensors quantized by `spec` have a buffer of that role. Requires: ValidateSpec
+/// accepts the spec.
+bool HasRole(const QuantSpec& spec, Role role);
+
 /// Returns the buffers of a tensor of `shape` quantized by `spec`, in the order of Role. Uses no
 /// memory and no device. Shapes: codes as the tensor; transposed codes, last dimension first;
 /// packed codes with the last dimension halved (an odd one is merged with those before it); scales

@@ -27,7 +27,7 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                       rows.matrix,
                       ScaleOptionsOf(in.spec, out.dtype),
                       BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
-  if (in[AmaxRole(direction)].data != nullptr && args.in.line_amaxes == nullptr)
+  if (NeedsAmax(scheme) && !in.spec.row_scaled)
     std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
   // Rows are decoded one by one, those of square blocks too, and long runs of them use memory best.
   const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);

@@ -10,8 +10,8 @@
 
 #include "bindings/ffi/platform.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace narrowfloat::xla_ffi {

@@ -12,8 +12,8 @@
 
 #include "bindings/python/array.h"
 #include "bindings/python/numpy.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 #include "narrowfloat/tensor/spec_field.h"
 
 namespace narrowfloat::python {

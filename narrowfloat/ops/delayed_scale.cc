@@ -9,6 +9,7 @@
 #include "narrowfloat/ops/call_tensors.h"
 #include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {
@@ -33,6 +34,7 @@ void CheckFloats(const char* name, const ConstTensorView& view, const Shape& sha
 }  // namespace
 
 float ScaledMax(const char* verb, float fp8_max, float margin) {
+  const FloatEnvironment environment;
   if (!(fp8_max > 0.0f) || std::isinf(fp8_max)) {
     throw InvalidArgument(
         fmt::format("{}: fp8_max must be positive and finite, got {}", verb, fp8_max));

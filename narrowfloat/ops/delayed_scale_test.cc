@@ -166,8 +166,10 @@ TEST(UpdateDelayedScaleTest, TheCallersSettingsDoNotMatter) {
     thirds.Update(kMax);
     subnormal.Update(kMostRecent);
     tiny.Update({.fp8_max = 448.0f, .margin = 140.0f});
+    const float smallest = ScaledMax("test", kSmallest, 0.0f);
     const auto after = FloatControl();
     FloatSettings{}.Apply();
+    EXPECT_EQ(smallest, kSmallest);
     EXPECT_EQ(thirds.scale, 0x1.2aaaaap7f);
     EXPECT_EQ(subnormal.scale, 0x1.fffffep127f);
     EXPECT_EQ(tiny.scale, 0x1.cp-132f);

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

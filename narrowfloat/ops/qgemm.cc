@@ -11,9 +11,9 @@
 #include "narrowfloat/ops/backend.h"
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/call_tensors.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

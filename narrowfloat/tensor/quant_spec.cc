@@ -9,6 +9,7 @@
 
 #include "narrowfloat/tensor/closest_name.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 #include "narrowfloat/tensor/spec_field.h"
 
 namespace narrowfloat {
@@ -132,6 +133,7 @@ void ValidateSpec(const QuantSpec& spec) {
     throw InvalidArgument(
         fmt::format("quantize: {} needs rowwise, columnwise or both, got neither", scheme.name));
   }
+  const FloatEnvironment environment;  // a subnormal amax_epsilon is no 0
   CheckRanges(spec);
   CheckExclusive(spec);
 }

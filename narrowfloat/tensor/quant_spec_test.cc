@@ -11,6 +11,7 @@
 #include <string>
 
 #include "narrowfloat/tensor/error.h"
+#include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {
 namespace {
@@ -156,6 +157,33 @@ TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
             "quantize: amax_epsilon must be finite and not negative, got nan");
   EXPECT_EQ(ValidateError({.scheme = &fp8, .scale = 1.0f, .force_pow_2_scales = true}),
             "quantize: amax_epsilon and force_pow_2_scales must not be given together with scale");
+}
+
+TEST(QuantSpecTest, IsTheSameUnderAnyFloatSettings) {
+  const SchemeInfo& fp8 = FindScheme("fp8_e4m3");
+  for (const FloatSettings& settings : AllFloatSettings()) {
+    settings.Apply();
+    const QuantSpec spec = ParseQuantSpec("fp8_e4m3:amax=1e-40,scale=0.3");
+    const std::string tiny_epsilon =
+        ValidateError({.scheme = &fp8, .scale = 1.0f, .amax_epsilon = 0x1p-140f});
+    QuantSpec set;
+    const auto refuses = [&](const char* key) {
+      try {
+        SetSpecField(set, key, 0x1p-140f);
+      } catch (const InvalidArgument&) {
+        return true;
+      }
+      return false;
+    };
+    const bool flag = refuses("columnwise"), integer = refuses("seed");
+    FloatSettings{}.Apply();
+    EXPECT_EQ(spec.scale, 0x1.333334p-2f);
+    EXPECT_EQ(spec.amax, 1e-40f);
+    EXPECT_EQ(
+        tiny_epsilon,
+        "quantize: amax_epsilon and force_pow_2_scales must not be given together with scale");
+    EXPECT_TRUE(flag && integer) << "a subnormal is not 0";
+  }
 }
 
 TEST(QuantSpecTest, OptionsOfNvfp4) {

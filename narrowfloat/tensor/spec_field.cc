@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {
@@ -121,6 +122,7 @@ std::optional<SpecValue> SpecField::Get(const QuantSpec& spec) const {
 }
 
 void SpecField::Set(QuantSpec& spec, SpecValue value) const {
+  const FloatEnvironment environment;  // a subnormal is no 0, and no integer
   std::visit(
       Overloaded{
           [&](bool QuantSpec::*flag) { spec.*flag = FlagOf(key, value); },
@@ -133,6 +135,7 @@ void SpecField::Set(QuantSpec& spec, SpecValue value) const {
 }
 
 SpecValue SpecField::Parse(std::string_view text) const {
+  const FloatEnvironment environment;  // from_chars rounds as the thread does
   const auto number = [&](auto parsed, const char* what) -> SpecValue {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, parsed);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {
@@ -41,6 +42,7 @@ std::unique_ptr<Quantizer> Float8Quantizer::Copy() const {
 }
 
 void Float8Quantizer::Observe(const ConstQuantizedView& quantized) const {
+  const FloatEnvironment environment;  // a subnormal amax is larger than 0
   float amax = 0.0f;
   std::memcpy(&amax, quantized[Role::kAmaxRowwise].data, sizeof amax);
   if (amax > *amax_) *amax_ = amax;

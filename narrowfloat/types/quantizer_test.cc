@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/types/float8_block_tensor.h"
@@ -10,6 +12,7 @@
 #include "narrowfloat/types/mxfp8_tensor.h"
 #include "narrowfloat/types/nvfp4_tensor.h"
 #include "narrowfloat/types/types_testing.h"
+#include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {
 namespace {
@@ -52,6 +55,20 @@ TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
   EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));
   EXPECT_EQ(InvalidArgumentOf([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
             "quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got 3");
+}
+
+TEST(QuantizerTest, DelayedScalingKeepsASubnormalAmaxUnderAnyFloatSettings) {
+  constexpr float kTiny = 0x1p-140f;
+  OwnedTensor in(DType::kFloat32, {1});
+  std::memcpy(in.data(), &kTiny, sizeof kTiny);
+  for (const FloatSettings& settings : AllFloatSettings()) {
+    float scale = 1.0f, amax = 0.0f;
+    const Float8Quantizer quantizer(&scale, &amax, E4M3::kName);
+    settings.Apply();
+    quantizer.Quantize(in.ConstView());
+    FloatSettings{}.Apply();
+    EXPECT_EQ(amax, kTiny);
+  }
 }
 
 TEST(QuantizerTest, Nvfp4IsTheVerbForEveryOption) {

@@ -14,6 +14,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "tests/conformance/float_settings.h"
 #include "tests/conformance/tensors.h"
 
 namespace narrowfloat::conformance {
@@ -187,6 +188,26 @@ TEST(BlockScalesToMxfp8Test, RepeatsExponentsInTiles) {
                                             : 1u;
       EXPECT_EQ(std::to_integer<unsigned>(out[at]), expected) << row << ", " << block;
     }
+  }
+}
+
+TEST(BlockScalesToMxfp8Test, KeepsSubnormalScalesUnderAnyFloatSettings) {
+  QuantizedBuffers blocks({.scheme = &FindScheme("fp8_block1x128_e4m3")}, {1, 128});
+  const float scale = 0x1p-127f;
+  std::memcpy(blocks.Data(Role::kRowwiseScaleInv), &scale, sizeof scale);
+  const Shape shape = Mxfp8ScalesShape(blocks.view, Direction::kRowwise);
+  for (const FloatSettings& settings : AllFloatSettings()) {
+    std::vector<std::byte> out(512, std::byte{0xEE});
+    settings.Apply();
+    bool is_refused = false;
+    try {
+      BlockScalesToMxfp8(blocks.view, Direction::kRowwise, {out.data(), DType::kUInt8, shape, {}});
+    } catch (const InvalidArgument&) {
+      is_refused = true;
+    }
+    FloatSettings{}.Apply();
+    EXPECT_FALSE(is_refused);
+    EXPECT_EQ(out[0], std::byte{0}) << "the exponent of 2^-127";
   }
 }
 

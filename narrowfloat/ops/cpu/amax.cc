@@ -8,8 +8,8 @@
 
 #include "narrowfloat/ops/cpu/cpu_backend.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "narrowfloat/ops/cpu/cpu_backend.h"
-#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

@@ -9,7 +9,7 @@
 #include "narrowfloat/ops/cpu/gemm_driver.h"
 #include "narrowfloat/ops/cpu/slab_gemm.h"
 #include "narrowfloat/ops/cpu/strided_rows.h"
-#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

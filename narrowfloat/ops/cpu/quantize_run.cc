@@ -9,8 +9,8 @@
 #include "narrowfloat/ops/cpu/amax.h"
 #include "narrowfloat/ops/cpu/hadamard.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {

@@ -7,6 +7,7 @@
 #include "narrowfloat/ops/cpu/cpu_backend.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
 #include "narrowfloat/ops/requantize.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {
@@ -55,6 +56,7 @@ void CpuBackend::Swizzle(const ConstQuantizedView& in, const QuantizedView& out,
 void CpuBackend::BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction,
                                     const TensorView& scales,
                                     const Execution& /*execution*/) const {
+  const FloatEnvironment environment;  // 2^-127 is subnormal
   const SchemeInfo& scheme = *in.spec.scheme;
   const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
   const ScaleGrid grid = Mxfp8Grid(in, direction);

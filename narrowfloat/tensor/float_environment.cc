@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <new>
@@ -560,6 +561,38 @@ TEST(QuantizeTest, LeavesBuffersAloneThatTheSpecDoesNotAskFor) {
         EXPECT_EQ(memory[i], untouched) << RoleName(static_cast<Role>(i));
       }
     }
+  }
+}
+
+TEST(QuantizeTest, WritesNothingUnderAWrongNumberOfThreads) {
+  const Shape shape{34, 66};
+  std::vector<float> items(FlattenShape(shape).Size(), 3.0f), sums(66, 3.0f);
+  const TensorView in{reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, shape};
+  const TensorView dbias{reinterpret_cast<std::byte*>(sums.data()), DType::kFloat32, {66}};
+  std::vector<std::byte> memory(std::size_t{1} << 16, std::byte{0xAB});
+  const std::vector<std::byte> untouched = memory;
+  for (const SchemeInfo& scheme : kSchemes) {
+    std::size_t used = 0;
+    const auto next = [&](const BufferPlan& buffer) {
+      return memory.data() + std::exchange(used, used + RoundUp(BufferBytes(buffer), 64));
+    };
+    const QuantSpec spec{.scheme = &scheme, .columnwise = true};
+    const auto out = BindBuffers<QuantizedView>(spec, shape, next);
+    ASSERT_LE(used, memory.size());
+    const auto expect_refused = [&](const Execution& execution, const char* message) {
+      EXPECT_EQ(MessageOf([&] { Quantize(in, out, execution); }), message);
+      EXPECT_EQ(MessageOf([&] { QuantizeDbias(in, out, dbias, execution); }), message);
+      EXPECT_EQ(MessageOf([&] {
+                  GroupedQuantize(std::vector<ConstTensorView>{in}, std::vector{out}, execution);
+                }),
+                message);
+    };
+    expect_refused({.threads = -1}, "threads: must be 0 (choose) or a number of threads, got -1");
+    setenv("NF_NUM_THREADS", "x", 1);
+    expect_refused({}, "threads: NF_NUM_THREADS must be an integer from 1 to 2147483647, got 'x'");
+    unsetenv("NF_NUM_THREADS");
+    EXPECT_EQ(memory, untouched) << scheme.name;
+    EXPECT_EQ(sums, std::vector<float>(66, 3.0f)) << scheme.name;
   }
 }
 

@@ -69,6 +69,7 @@ QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, DType dtype,
 QuantizeRun::QuantizeRun(const ConstTensorView& in, const QuantizedView& out,
                          const Execution& execution)
     : in_(in), out_(out), execution_(execution), spec_(out.spec), kernels_(execution.Kernels()) {
+  ThreadCount(execution);  // throws before anything is written
   FillRows(in, rows_);
 }
 

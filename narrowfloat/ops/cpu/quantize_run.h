@@ -19,7 +19,8 @@ namespace narrowfloat {
 /// QuantizeTile for each tile, QuantizeTiles for the passes after the first one, Finish.
 class QuantizeRun {
  public:
-  /// Requires: arguments as Backend::Quantize has them. Keeps references.
+  /// Requires: arguments as Backend::Quantize has them. Keeps references. Errors:
+  /// as ThreadCount, before anything is written.
   QuantizeRun(const ConstTensorView& in, const QuantizedView& out, const Execution& execution);
 
   const StridedRows<const std::byte>& rows() const { return rows_; }

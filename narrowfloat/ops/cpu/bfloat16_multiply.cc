@@ -6,9 +6,11 @@
 #include <link.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "narrowfloat/tensor/error.h"
@@ -57,17 +59,28 @@ void CheckOpenMp() {
       kOpenMp, loaded));
 }
 
+/// Returns the path of the program or library that this function is linked into; nothing if it is
+/// not absolute: it would be relative to the folder in which the process was when it loaded it.
+std::string OwnPath() {
+  Dl_info info{};
+  void* object = nullptr;
+  if (dladdr1(reinterpret_cast<const void*>(&LoadBFloat16Multiply), &info, &object,
+              RTLD_DL_LINKMAP) == 0)
+    return "";
+  std::string path = static_cast<const link_map*>(object)->l_name;
+  if (path.empty()) {  // the program, which dladdr names as its caller did: "narrowfloat" by PATH
+    std::error_code error;
+    path = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  }
+  return path.starts_with('/') ? path : "";
+}
+
 std::vector<std::string> Candidates() {
   if (const char* given = std::getenv(kVariable); given != nullptr && *given != '\0')
     return {given};
   std::vector<std::string> paths;
-  Dl_info here{};
-  if (dladdr(reinterpret_cast<const void*>(&LoadBFloat16Multiply), &here) != 0 &&
-      here.dli_fname != nullptr) {
-    const std::string_view path = here.dli_fname;
-    if (const std::size_t end = path.rfind('/'); end != std::string_view::npos)
-      paths.push_back(std::string(path.substr(0, end + 1)) + kModule);
-  }
+  if (const std::string own = OwnPath(); !own.empty())
+    paths.push_back(own.substr(0, own.rfind('/') + 1) + kModule);
   paths.emplace_back(kModule);
   return paths;
 }

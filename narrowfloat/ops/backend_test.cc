@@ -467,6 +467,42 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
             "grouped_quantize: buffers of group 0 must not overlap buffers of group 1");
 }
 
+TEST_F(BackendTest, SchemesOutsideTheRegistryDoNotReachTheBackend) {
+  const SchemeInfo copy = FindScheme("mxfp8_e4m3");
+  for (const SchemeInfo* scheme : {static_cast<const SchemeInfo*>(nullptr), &copy}) {
+    const std::string message =
+        fmt::format("spec: scheme must point to an element of kSchemes, got {}",
+                    scheme == nullptr ? "null" : "another address");
+    QuantizedView wrong = quantized_;
+    wrong.spec.scheme = scheme;
+    const std::vector<ConstTensorView> ins{in_};
+    const std::vector<QuantizedView> outs{wrong};
+    const auto refusal = [&](const std::function<void()>& call) {
+      EXPECT_EQ(Refusal(call), message);
+    };
+    refusal([&] { Quantize(in_, wrong); });
+    refusal([&] { QuantizeDbias(in_, wrong, dbias_); });
+    refusal([&] { GroupedQuantize(ins, outs); });
+    refusal([&] { GroupedQuantize(in_, std::vector<std::int64_t>{128}, outs); });
+    refusal([&] { FakeQuantize(in_, wrong.spec, out_); });
+    refusal([&] { Dequantize(wrong, out_); });
+    refusal([&] { Requantize(wrong, blocks_); });
+    refusal([&] { Requantize(blocks_, wrong); });
+    refusal([&] { Swizzle(wrong, quantized_); });
+    refusal([&] { Swizzle(quantized_, wrong); });
+    refusal([&] { Unswizzle(wrong, quantized_); });
+    refusal([&] { DeriveColumnwise(wrong, blocks_); });
+    refusal([&] { DeriveColumnwise(blocks_, wrong); });
+    refusal([&] { Mxfp8ScalesShape(wrong, Direction::kRowwise); });
+    refusal([&] { BlockScalesToMxfp8(wrong, Direction::kRowwise, amax_); });
+    refusal([&] { Qgemm(wrong, quantized_, out_); });
+    refusal([&] { Qgemm(quantized_, wrong, out_); });
+    refusal([&] { PlanQgemmExpansion(wrong, quantized_, GemmLayout::kTN); });
+    wrong[Role::kRowwiseData] = {};
+    refusal([&] { Dequantize(wrong, out_); });
+  }
+}
+
 TEST_F(BackendTest, SwizzlingNeedsMemoryOfItsOwnForScalesAndAmaxes) {
   const QuantizedView from = memory_.Quantized("nvfp4", {128, 256});
   QuantizedView to = memory_.Quantized("nvfp4:swizzled=1", {128, 256});

@@ -114,6 +114,7 @@ void AddQuantizing(const char* verb, const ConstTensorView& in, const QuantizedV
 }
 
 Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call) {
+  CheckScheme(in.spec);
   Direction direction = Direction::kRowwise;
   if (!HasDirection(in, direction)) direction = Direction::kColumnwise;
   if (!HasDirection(in, direction)) {

@@ -18,6 +18,8 @@ constexpr const char* kTransposeVerb = "transpose_codes";
 /// Checks the specs and shapes of the two tensors, whose buffers are checked against these.
 void CheckDerives(const ConstQuantizedView& in, const QuantizedView& out) {
   const QuantSpec& spec = in.spec;
+  CheckScheme(spec);
+  CheckScheme(out.spec);
   if (!DerivesColumnwise(*spec.scheme)) {
     throw InvalidArgument(
         fmt::format("{}: the scheme must have one scale, or square tiles and transposed columnwise "

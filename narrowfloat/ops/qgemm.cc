@@ -69,6 +69,8 @@ void CheckTransforms(std::string_view verb, const Side& a, const Side& b, GemmLa
 }
 
 void CheckPair(std::string_view verb, const Side& a, const Side& b, GemmLayout layout) {
+  CheckScheme(a.view.spec);
+  CheckScheme(b.view.spec);
   const SchemeInfo &a_scheme = *a.view.spec.scheme, &b_scheme = *b.view.spec.scheme;
   if (!AreOfOneFamily(a_scheme, b_scheme)) {
     throw InvalidArgument(fmt::format(

@@ -18,6 +18,7 @@ constexpr const char* kVerb = "requantize";
 constexpr const char* kConvertVerb = "block_scales_to_mxfp8";
 
 void CheckConvertible(const ConstQuantizedView& in, Direction direction) {
+  CheckScheme(in.spec);
   const SchemeInfo& scheme = *in.spec.scheme;
   const bool blocks = scheme.layout.scale_type == ScaleType::kFloat32 &&
                       scheme.block != kWholeTensor && scheme.block.cols % kMxBlock == 0;

@@ -13,6 +13,7 @@ namespace {
 
 void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
                bool reads_swizzled) {
+  CheckScheme(in.spec);
   if (!in.spec.scheme->layout.swizzles) {
     throw InvalidArgument(fmt::format("{}: the scheme must have swizzled scales, got {}", verb,
                                       in.spec.scheme->name));

@@ -121,7 +121,15 @@ bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value) {
   return true;
 }
 
+void CheckScheme(const QuantSpec& spec) {
+  const auto is_it = [&](const SchemeInfo& scheme) { return &scheme == spec.scheme; };
+  if (std::ranges::any_of(kSchemes, is_it)) return;
+  throw InvalidArgument(fmt::format("spec: scheme must point to an element of kSchemes, got {}",
+                                    spec.scheme == nullptr ? "null" : "another address"));
+}
+
 void ValidateSpec(const QuantSpec& spec) {
+  CheckScheme(spec);
   const SchemeInfo& scheme = *spec.scheme;
   const QuantSpec defaults{.scheme = spec.scheme};
   for (const SpecField& field : SpecFields()) {
@@ -184,6 +192,7 @@ QuantSpec ParseQuantSpec(std::string_view text) {
 }
 
 std::string PrintQuantSpec(const QuantSpec& spec) {
+  CheckScheme(spec);
   const QuantSpec defaults{.scheme = spec.scheme};
   std::string text(spec.scheme->name);
   char separator = ':';

@@ -17,7 +17,7 @@ namespace narrowfloat {
 /// so NaN equals NaN. Its text form is `scheme[:key=value,...]` with keys in sorted order and
 /// defaults left out, for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
 struct QuantSpec {
-  const SchemeInfo* scheme = &kSchemes.front();
+  const SchemeInfo* scheme = &kSchemes.front();  // an element of kSchemes, not a copy of one
   bool rowwise = true;
   bool columnwise = false;
   std::optional<float> scale{};            // given: delayed scaling
@@ -45,6 +45,7 @@ struct QuantSpec {
 const SchemeInfo& FindScheme(std::string_view name);
 
 /// Returns the position of a scheme in AllSchemes, which is its index in every kernel table.
+/// Requires: an element of kSchemes.
 std::size_t SchemeIndex(const SchemeInfo& scheme);
 
 /// Value of a field. Words are those of the text form: "mae".
@@ -61,8 +62,11 @@ std::vector<std::string_view> OptionKeys(const SchemeInfo& scheme);
 /// such a value.
 bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 
-/// Checks a spec. Errors: InvalidArgument naming an option that the scheme does not take, two
-/// options that exclude each other, a value out of range, or a spec without a direction.
+/// Checks that spec.scheme points to an element of kSchemes. Errors: InvalidArgument.
+void CheckScheme(const QuantSpec& spec);
+
+/// Checks a spec. Errors: as CheckScheme; InvalidArgument naming an option that the scheme does not
+/// take, two options that exclude each other, a value out of range, or a spec without a direction.
 void ValidateSpec(const QuantSpec& spec);
 
 /// Checks a spec. Errors: InvalidArgument if its tensors can be read but not made.
@@ -72,7 +76,7 @@ void ValidateForQuantize(const QuantSpec& spec);
 /// InvalidArgument.
 QuantSpec ParseQuantSpec(std::string_view text);
 
-/// Returns the text form: ParseQuantSpec(PrintQuantSpec(s)) == s.
+/// Returns the text form: ParseQuantSpec(PrintQuantSpec(s)) == s. Errors: as CheckScheme.
 std::string PrintQuantSpec(const QuantSpec& spec);
 
 }  // namespace narrowfloat

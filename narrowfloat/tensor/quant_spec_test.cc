@@ -186,6 +186,15 @@ TEST(QuantSpecTest, IsTheSameUnderAnyFloatSettings) {
   }
 }
 
+TEST(QuantSpecTest, ASchemeIsAnElementOfTheRegistry) {
+  const SchemeInfo copy = FindScheme("mxfp8_e4m3");
+  EXPECT_EQ(ValidateError({.scheme = &copy}),
+            "spec: scheme must point to an element of kSchemes, got another address");
+  EXPECT_EQ(ValidateError({.scheme = nullptr}),
+            "spec: scheme must point to an element of kSchemes, got null");
+  EXPECT_THROW(PrintQuantSpec({.scheme = nullptr}), InvalidArgument);
+}
+
 TEST(QuantSpecTest, OptionsOfNvfp4) {
   EXPECT_EQ(PrintQuantSpec(ParseQuantSpec("nvfp4:rht=1,seed=18446744073709551615")),
             "nvfp4:rht=1,seed=18446744073709551615");

@@ -97,6 +97,10 @@ TEST(QuantizedTensorTest, TheNamesOfTransformerEngineHoldTheirOwnSchemesOnly) {
   EXPECT_TRUE(tensor.HoldsBuffers());  // NOLINT: a refusal takes nothing
   EXPECT_EQ(InvalidArgumentOf([&] { MXFP8Tensor{MakeTensor("fp8_e5m2", {2}).GetMetadata()}; }),
             "quantized_tensor: MXFP8Tensor cannot hold fp8_e5m2");
+  EXPECT_EQ(InvalidArgumentOf([] {
+              MXFP8Tensor{QuantizedTensorMetadata{{.scheme = nullptr}, {2}, DType::kFloat32, {}}};
+            }),
+            "spec: scheme must point to an element of kSchemes, got null");
 }
 
 }  // namespace

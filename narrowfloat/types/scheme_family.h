@@ -36,6 +36,7 @@ class OfFamily : public Base {
 
  private:
   static QuantizedTensorMetadata Checked(QuantizedTensorMetadata metadata) {
+    CheckScheme(metadata.spec);
     CheckFamily(kFamily, *metadata.spec.scheme);
     return metadata;
   }

@@ -4,15 +4,16 @@
 #include <memory>
 #include <string_view>
 
+#include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/types/quantizer.h"
 #include "narrowfloat/types/scheme_family.h"
 
 namespace narrowfloat {
 
-/// FP8 with one fp32 scale per block, 1-D or 2-D.
+/// FP8 with one fp32 scale per block of 128, 1-D or 2-D.
 inline constexpr SchemeFamily kFloat8BlockFamily{
     "Float8BlockwiseQTensor", [](const SchemeInfo& scheme) {
-      return scheme.element_bits == 8 && scheme.block != kWholeTensor &&
+      return scheme.element_bits == 8 && scheme.block.cols == kFp8Block &&
              scheme.layout.scale_type == ScaleType::kFloat32;
     }};
 

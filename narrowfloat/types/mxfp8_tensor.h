@@ -5,15 +5,17 @@
 #include <memory>
 #include <string_view>
 
+#include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/tensor/layout.h"
 #include "narrowfloat/types/quantizer.h"
 #include "narrowfloat/types/scheme_family.h"
 
 namespace narrowfloat {
 
-/// FP8 with one E8M0 scale per block, 1-D or 2-D.
+/// FP8 with one E8M0 scale per block of 32, 1-D or 2-D.
 inline constexpr SchemeFamily kMxfp8Family{"MXFP8Tensor", [](const SchemeInfo& scheme) {
                                              return scheme.element_bits == 8 &&
+                                                    scheme.block.cols == kMxBlock &&
                                                     scheme.layout.scale_type == ScaleType::kE8M0;
                                            }};
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
 #include "narrowfloat/types/types_testing.h"
@@ -101,6 +102,15 @@ TEST(QuantizedTensorTest, TheNamesOfTransformerEngineHoldTheirOwnSchemesOnly) {
               MXFP8Tensor{QuantizedTensorMetadata{{.scheme = nullptr}, {2}, DType::kFloat32, {}}};
             }),
             "spec: scheme must point to an element of kSchemes, got null");
+}
+
+TEST(QuantizedTensorTest, TheNamesOfTransformerEngineMeanItsBlocks) {
+  SchemeInfo mxfp8 = FindScheme("mxfp8_e4m3"), fp8 = FindScheme("fp8_block128x128_e4m3");
+  EXPECT_TRUE(kMxfp8Family.contains(mxfp8));
+  EXPECT_TRUE(kFloat8BlockFamily.contains(fp8));
+  mxfp8.block.cols = fp8.block.rows = fp8.block.cols = 64;
+  EXPECT_FALSE(kMxfp8Family.contains(mxfp8));
+  EXPECT_FALSE(kFloat8BlockFamily.contains(fp8));
 }
 
 }  // namespace

@@ -19,8 +19,13 @@ static_assert(
     "the element format of a scheme must have codes of 4 or 8 bits: no kernel packs codes "
     "of another width into bytes");
 
-/// Checks that packed codes fill their bytes, and the transform's groups their rows.
-void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
+/// Checks that packed codes fill their bytes, and the transform's groups their rows. An empty
+/// tensor may have any number of columns, but not of rows, which columnwise buffers make of them.
+void CheckShape(const QuantSpec& spec, const Shape& shape, MatrixShape matrix) {
+  if (spec.columnwise && matrix.cols > static_cast<std::size_t>(kMaxElements)) {
+    throw InvalidArgument(
+        fmt::format("shape: {} has more columns than memory can address", ShapeText(shape)));
+  }
   if (matrix.Size() == 0) return;
   const SchemeInfo& scheme = *spec.scheme;
   const std::size_t per_byte = CodesPerByte(scheme.element_bits);
@@ -99,7 +104,7 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
   ValidateSpec(spec);
   const SchemeInfo& scheme = *spec.scheme;
   const MatrixShape matrix = FlattenShape(shape);
-  CheckShape(spec, matrix);
+  CheckShape(spec, shape, matrix);
   const DType scale_type = StoredType(scheme.layout.scale_type);
   std::vector<BufferPlan> plan;
   plan.reserve(kRoleCount);

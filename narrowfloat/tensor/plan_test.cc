@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "narrowfloat/tensor/error.h"
@@ -104,24 +106,35 @@ TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
             "amax_rowwise float32 1\n");
 }
 
+std::string ErrorOf(const char* spec, const Shape& shape) {
+  try {
+    static_cast<void>(PlanQuantize(ParseQuantSpec(spec), shape));
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanQuantizeTest, RefusesColumnsThatAreTooManyRowsOfColumnwiseBuffers) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  for (const SchemeInfo& scheme : kSchemes) {
+    const std::string spec = std::string(scheme.name) + ":columnwise=1";
+    EXPECT_EQ(ErrorOf(spec.c_str(), {0, kHuge}),
+              "shape: 0x9223372036854775807 has more columns than memory can address");
+  }
+  EXPECT_EQ(ErrorOf("mxfp8_e4m3", {0, kHuge}), "no error");
+}
+
 TEST(PlanQuantizeTest, RefusesWhatDoesNotFillItsBytes) {
-  const auto error_of = [](const char* spec, const Shape& shape) -> std::string {
-    try {
-      static_cast<void>(PlanQuantize(ParseQuantSpec(spec), shape));
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "no error";
-  };
   EXPECT_EQ(
-      error_of("nvfp4", {2, 33}),
+      ErrorOf("nvfp4", {2, 33}),
       "quantize: nvfp4 packs two codes in a byte and needs an even number of columns, got 33");
-  EXPECT_EQ(error_of("nvfp4_2d:columnwise=1,rowwise=0", {3, 32}),
+  EXPECT_EQ(ErrorOf("nvfp4_2d:columnwise=1,rowwise=0", {3, 32}),
             "quantize: nvfp4_2d packs two codes in a byte and needs an even number of rows for its "
             "columnwise codes, got 3");
-  EXPECT_EQ(error_of("nvfp4:columnwise=1,rht=1", {24, 32}),
+  EXPECT_EQ(ErrorOf("nvfp4:columnwise=1,rht=1", {24, 32}),
             "quantize: rht needs a number of rows that is a multiple of 16, got 24");
-  EXPECT_EQ(error_of("nvfp4:rht=1", {24, 32}), "no error");
+  EXPECT_EQ(ErrorOf("nvfp4:rht=1", {24, 32}), "no error");
 }
 
 TEST(BufferBytesTest, IsItemsTimesTheirSize) {

@@ -14,8 +14,8 @@
 namespace narrowfloat {
 
 /// Specifies a quantized tensor: scheme, directions and options. A value type; it compares by bits,
-/// so NaN equals NaN. Its text form is `scheme[:key=value,...]` with keys in sorted order and
-/// defaults left out, for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
+/// and NaNs by their sign, as they are printed. Its text form is `scheme[:key=value,...]` with keys
+/// in sorted order and defaults left out, for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
 struct QuantSpec {
   const SchemeInfo* scheme = &kSchemes.front();  // an element of kSchemes, not a copy of one
   bool rowwise = true;

@@ -162,6 +162,7 @@ bool SpecField::Same(const QuantSpec& a, const QuantSpec& b) const {
   const auto* x = std::get_if<float>(&*first);
   const auto* y = std::get_if<float>(&*second);
   if (x == nullptr || y == nullptr) return first == second;
+  if (std::isnan(*x) && std::isnan(*y)) return std::signbit(*x) == std::signbit(*y);
   return std::bit_cast<std::uint32_t>(*x) == std::bit_cast<std::uint32_t>(*y);
 }
 

@@ -6,8 +6,8 @@
 
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/read_convention.h"
-#include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/shortened.h"
 
 namespace narrowfloat::io {
 namespace {

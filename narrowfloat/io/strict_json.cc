@@ -210,14 +210,6 @@ std::string Printed(const ordered_json& value, std::string_view indent) {
 
 }  // namespace
 
-std::string Shortened(std::string_view text) {
-  constexpr std::size_t kMaxBytes = 1024;
-  if (text.size() <= kMaxBytes) return std::string(text);
-  std::size_t end = kMaxBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
-  return std::string(text.substr(0, end)) + "...";
-}
-
 std::string ShortenedJson(const json& value) {
   return Shortened(std::string_view(value.dump(-1, ' ', false, json::error_handler_t::replace)));
 }

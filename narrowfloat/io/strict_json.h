@@ -7,12 +7,11 @@
 #include <string>
 #include <string_view>
 
+#include "narrowfloat/tensor/shortened.h"
+
 namespace narrowfloat::io {
 
-/// Returns a text for a message, cut after at most 1024 bytes: a file's text may have megabytes.
-std::string Shortened(std::string_view text);
-
-/// Returns the JSON text of a value, cut in the same way.
+/// Returns the JSON text of a value for a message, as Shortened.
 std::string ShortenedJson(const nlohmann::json& value);
 
 /// Receives the parts of a JSON text in their order, without a tree of them; only .cc files include

@@ -10,6 +10,7 @@
 #include "narrowfloat/tensor/closest_name.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/float_environment.h"
+#include "narrowfloat/tensor/shortened.h"
 #include "narrowfloat/tensor/spec_field.h"
 
 namespace narrowfloat {
@@ -92,7 +93,7 @@ const SchemeInfo& FindScheme(std::string_view name) {
   }
   std::vector<std::string_view> names;
   for (const SchemeInfo& scheme : kSchemes) names.push_back(scheme.name);
-  throw InvalidArgument(fmt::format("unknown scheme '{}'{}; there are: {}", name,
+  throw InvalidArgument(fmt::format("unknown scheme '{}'{}; there are: {}", Shortened(name),
                                     DidYouMean(name, names), fmt::join(names, ", ")));
 }
 
@@ -157,7 +158,8 @@ QuantSpec ParseQuantSpec(std::string_view text) {
   QuantSpec spec{.scheme = &FindScheme(text.substr(0, colon))};
   std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   if (colon != std::string_view::npos && rest.empty()) {
-    throw InvalidArgument(fmt::format("spec: needs an option after ':', got '{}'", text));
+    throw InvalidArgument(
+        fmt::format("spec: needs an option after ':', got '{}'", Shortened(text)));
   }
   std::string_view previous;
   while (!rest.empty()) {
@@ -165,25 +167,29 @@ QuantSpec ParseQuantSpec(std::string_view text) {
     const std::string_view item = rest.substr(0, comma);
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      throw InvalidArgument(fmt::format("spec: options must be key=value, got '{}'", item));
+      throw InvalidArgument(
+          fmt::format("spec: options must be key=value, got '{}'", Shortened(item)));
     }
     const std::string_view key = item.substr(0, equals);
     const SpecField* field = FindSpecField(key);
     if (field == nullptr) {
-      throw InvalidArgument(fmt::format("spec: unknown option '{}'{}; there are: {}", key,
-                                        DidYouMean(key, SpecKeys()), fmt::join(SpecKeys(), ", ")));
+      throw InvalidArgument(fmt::format("spec: unknown option '{}'{}; there are: {}",
+                                        Shortened(key), DidYouMean(key, SpecKeys()),
+                                        fmt::join(SpecKeys(), ", ")));
     }
     if (key <= previous) {
       const std::string sorted = SortedOptions(text.substr(colon + 1));
       throw InvalidArgument(fmt::format(
-          "spec: options must be sorted and given once, got '{}'{}", text,
-          sorted.empty() ? ""
-                         : fmt::format("; sorted it is '{}:{}'", text.substr(0, colon), sorted)));
+          "spec: options must be sorted and given once, got '{}'{}", Shortened(text),
+          sorted.empty()
+              ? ""
+              : fmt::format("; sorted it is '{}:{}'", text.substr(0, colon), Shortened(sorted))));
     }
     previous = key;
     field->Set(spec, field->Parse(item.substr(equals + 1)));
     if (comma != std::string_view::npos && comma + 1 == rest.size()) {
-      throw InvalidArgument(fmt::format("spec: needs an option after ',', got '{}'", text));
+      throw InvalidArgument(
+          fmt::format("spec: needs an option after ',', got '{}'", Shortened(text)));
     }
     rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
   }

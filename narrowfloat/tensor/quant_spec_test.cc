@@ -141,6 +141,19 @@ TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
             "spec: scale must be a number that float32 holds, got '1e99'");
 }
 
+TEST(QuantSpecTest, MessagesHaveTheBeginningOfALongText) {
+  const std::string megabyte(std::size_t{1} << 20, 'a');
+  const std::string cut = std::string(1024, 'a') + "...'";
+  EXPECT_NE(ParseError(megabyte).find("unknown scheme '" + cut), std::string::npos);
+  for (const std::string& text :
+       {megabyte, "fp8_e4m3:" + megabyte, "fp8_e4m3:" + megabyte + "=1",
+        "fp8_e4m3:scale=" + megabyte, "fp8_e4m3:rowwise=" + megabyte,
+        "nvfp4:four_over_six=" + megabyte, "nvfp4:seed=1,amax=1" + megabyte,
+        "nvfp4:seed=1" + std::string(1 << 20, '0') + ",seed=1", "nvfp4:seed=1," + megabyte}) {
+    EXPECT_LT(ParseError(text).size(), 4096u) << text.substr(0, 40);
+  }
+}
+
 TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
   const SchemeInfo& mx = FindScheme("mxfp8_e4m3");
   const SchemeInfo& fp8 = FindScheme("fp8_e4m3");

@@ -11,6 +11,7 @@
 
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/float_environment.h"
+#include "narrowfloat/tensor/shortened.h"
 
 namespace narrowfloat {
 namespace {
@@ -97,8 +98,8 @@ FourOverSix WordOf(std::string_view key, const SpecValue& value) {
     const auto* word = std::ranges::find(kWords, *text, &Word::text);
     if (word != std::end(kWords)) return word->value;
   }
-  throw InvalidArgument(
-      fmt::format("quantize: {} must be 'mae' or 'mse', got '{}'", key, PrintSpecValue(value)));
+  throw InvalidArgument(fmt::format("quantize: {} must be 'mae' or 'mse', got '{}'", key,
+                                    Shortened(PrintSpecValue(value))));
 }
 
 }  // namespace
@@ -140,11 +141,11 @@ SpecValue SpecField::Parse(std::string_view text) const {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, parsed);
     if (error == std::errc{} && stop == end) return parsed;
-    throw InvalidArgument(fmt::format("spec: {} must be {}, got '{}'", key, what, text));
+    throw InvalidArgument(fmt::format("spec: {} must be {}, got '{}'", key, what, Shortened(text)));
   };
   const auto flag = [&]() -> SpecValue {
     if (text == "0" || text == "1") return text == "1";
-    throw InvalidArgument(fmt::format("spec: {} must be 0 or 1, got '{}'", key, text));
+    throw InvalidArgument(fmt::format("spec: {} must be 0 or 1, got '{}'", key, Shortened(text)));
   };
   return std::visit(Overloaded{[&](bool QuantSpec::*) { return flag(); },
                                [&](std::optional<bool> QuantSpec::*) { return flag(); },

@@ -396,6 +396,10 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
             "amax: the output must be contiguous float32 of shape 1, got float32 of shape 256");
   EXPECT_EQ(Refusal([&] { HadamardTransform(in_, in_); }),
             "hadamard: the output must not overlap the input");
+  EXPECT_EQ(Refusal([&] { HadamardTransform(in_, out_, 0x10000); }),
+            "hadamard: sign_mask must fit in 16 bits, got 65536");
+  EXPECT_EQ(Refusal([&] { HadamardAmax(in_, amax_, 0x10000); }),
+            "hadamard: sign_mask must fit in 16 bits, got 65536");
   EXPECT_EQ(Refusal([&] { ColumnSums(in_, dbias_); }),
             "column_sums: the output must be contiguous float32 of shape 256, got bfloat16 of "
             "shape 256");

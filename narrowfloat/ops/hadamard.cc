@@ -13,7 +13,12 @@ namespace {
 
 constexpr const char* kVerb = "hadamard";
 
-void CheckRowCount(const ConstTensorView& in) {
+/// Checks the rows of the input, and that each bit of the mask stands for one of a group.
+void CheckGroups(const ConstTensorView& in, std::uint32_t sign_mask) {
+  if (sign_mask >> kHadamardSize != 0) {
+    throw InvalidArgument(
+        fmt::format("{}: sign_mask must fit in {} bits, got {}", kVerb, kHadamardSize, sign_mask));
+  }
   const std::size_t rows = FlattenShape(in.shape).rows;
   if (rows % kHadamardSize == 0) return;
   throw InvalidArgument(fmt::format("{}: the number of rows must be a multiple of {}, got {}",
@@ -31,7 +36,7 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::ui
                                       DTypeName(in.dtype), ShapeText(in.shape),
                                       DTypeName(out.dtype), ShapeText(out.shape)));
   }
-  CheckRowCount(in);
+  CheckGroups(in, sign_mask);
   CallTensors call(kVerb);
   call.Read({"the input"}, in);
   call.Write({"the output"}, out);
@@ -40,7 +45,7 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::ui
 
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, const Execution& execution) {
   CheckRows(kVerb, "the input", in);
-  CheckRowCount(in);
+  CheckGroups(in, sign_mask);
   float amax = 0.0f;
   CallTensors call(kVerb);
   call.Read({"the input"}, in);
@@ -52,7 +57,7 @@ float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, const Exe
 void HadamardAmax(const ConstTensorView& in, const TensorView& amax, std::uint32_t sign_mask,
                   const Execution& execution) {
   CheckRows(kVerb, "the input", in);
-  CheckRowCount(in);
+  CheckGroups(in, sign_mask);
   CheckDense(kVerb, "the output", amax, DType::kFloat32, {1});
   CallTensors call(kVerb);
   call.Read({"the input"}, in);

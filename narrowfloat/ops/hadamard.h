@@ -14,7 +14,8 @@ namespace narrowfloat {
 /// times row 16 g + k, the exact sum rounded once to the items' type.
 /// Shapes: equal, flattened to rows x cols; rows a multiple of 16; equal float types.
 /// Special values: as IEEE addition has it, in any order; a sum of zero is +0.
-/// Errors: InvalidArgument if shapes, types or rows do not fit, or the two overlap.
+/// Errors: InvalidArgument if shapes, types or rows do not fit, sign_mask has more than 16 bits, or
+/// the two overlap.
 /// Source: TransformerEngine common/hadamard_transform, the transform of columnwise NVFP4.
 void HadamardTransform(const ConstTensorView& in, const TensorView& out,
                        std::uint32_t sign_mask = kHadamardSignMask,

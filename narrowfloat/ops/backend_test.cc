@@ -286,6 +286,11 @@ TEST_F(BackendTest, QuantizingVerbsAreOneCallEach) {
               FakeQuantize(in_, ParseQuantSpec("nvfp4"), in_, e);  // in place
             }),
             "fake_quantize of bfloat16 128x256 by nvfp4 to bfloat16 128x256");
+  TensorView strided = in_;  // the same items
+  strided.strides = {512, 2};
+  EXPECT_EQ(
+      CallsOf([&](const Execution& e) { FakeQuantize(in_, ParseQuantSpec("nvfp4"), strided, e); }),
+      "fake_quantize of bfloat16 128x256 by nvfp4 to bfloat16 128x256");
 }
 
 TEST_F(BackendTest, GroupsAreOneCallWithTheirOffsets) {

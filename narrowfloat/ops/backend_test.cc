@@ -28,6 +28,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/swizzle.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -639,6 +640,18 @@ TEST(QuantizeTest, WritesNothingUnderAWrongNumberOfThreads) {
     EXPECT_EQ(memory, untouched) << scheme.name;
     EXPECT_EQ(sums, std::vector<float>(66, 3.0f)) << scheme.name;
   }
+}
+
+TEST(CallTensorsTest, EmptyTensorsHaveNoExtentWhateverTheirOtherDimensionsAre) {
+  std::byte memory[1];
+  constexpr std::int64_t kLong = std::int64_t{1} << 62;
+  for (const Shape& shape : {Shape{kLong, 4, 0, 1}, Shape{0, kLong, 4}}) {
+    const TensorView view{memory, DType::kFloat32, shape, {}};
+    const Extent extent = ExtentOf(view);
+    EXPECT_EQ(extent.begin, extent.end);
+  }
+  const TensorView strided{memory, DType::kFloat32, {0, kLong, 4}, {1, 16, 4}};
+  EXPECT_TRUE(IsContiguous(strided));
 }
 
 TEST(CallTensorsTest, FindsEveryOverlapOfWrittenMemory) {

@@ -15,11 +15,11 @@ namespace narrowfloat {
 
 template <class Byte>
 Extent ExtentOf(const BasicTensorView<Byte>& view) {
-  if (view.data == nullptr) return {};
+  // The other dimensions of an empty tensor may have any product.
+  if (view.data == nullptr || std::ranges::count(view.shape, 0) > 0) return {};
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
   const std::int64_t items =
       std::accumulate(view.shape.begin(), view.shape.end(), std::int64_t{1}, std::multiplies<>());
-  if (items == 0) return {};
   if (view.strides.empty()) return {view.data, view.data + items * item};
   std::ptrdiff_t low = 0, high = item;
   for (std::size_t i = 0; i < view.strides.size(); ++i) {

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "narrowfloat/tensor/error.h"
 
@@ -91,9 +94,9 @@ template <class Byte>
 bool IsContiguous(const BasicTensorView<Byte>& view) {
   if (view.strides.empty()) return true;
   if (view.strides.size() != view.shape.size()) return false;
+  if (std::ranges::count(view.shape, 0) > 0) return true;
   auto step = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
   for (std::size_t i = view.shape.size(); i-- > 0;) {
-    if (view.shape[i] == 0) return true;
     if (view.shape[i] > 1 && view.strides[i] != step) return false;
     step *= view.shape[i];
   }
@@ -102,8 +105,9 @@ bool IsContiguous(const BasicTensorView<Byte>& view) {
 
 template <class Byte>
 std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view) {
-  const auto row =
-      static_cast<std::ptrdiff_t>(FlattenShape(view.shape).cols * ItemSize(view.dtype));
+  const MatrixShape matrix = FlattenShape(view.shape);
+  if (matrix.Size() == 0) return 0;
+  const auto row = static_cast<std::ptrdiff_t>(matrix.cols * ItemSize(view.dtype));
   if (view.strides.empty() || view.shape.size() < 2) return row;
   std::ptrdiff_t row_stride = row, expected = 0;
   bool first = true;
@@ -112,7 +116,6 @@ std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view) {
     if (first) {
       row_stride = view.strides[i];
     } else if (view.strides[i] != expected) {
-      if (FlattenShape(view.shape).Size() == 0) return 0;
       return std::nullopt;
     }
     first = false;

@@ -27,7 +27,7 @@ template <class Byte>
 bool IsContiguous(const BasicTensorView<Byte>& view);
 
 /// Returns the distance in bytes between the rows of the flattened tensor, if it is constant; a
-/// row's own bytes if there is one row, whose stride may be any number.
+/// row's own bytes if there is one row, whose stride may be any number; 0 if there are no items.
 /// Requires: CheckRows accepts the view.
 template <class Byte>
 std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view);

@@ -440,6 +440,16 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
                           "512 bytes and a stride of {}",
                           stride));
   }
+  // Rows that coincide, or overlap, though each stride is that of a row or more.
+  const QuantizedView folded = memory_.Quantized("mxfp8_e4m3", {2, 2, 64});
+  for (const std::ptrdiff_t stride : {128, 192, -192}) {
+    const TensorView twice{
+        out_.data + 256, DType::kBFloat16, {2, 2, 64}, {stride, 128, 2}, kDevice};
+    EXPECT_EQ(Refusal([&] { Dequantize(folded, twice); }),
+              fmt::format("dequantize: the output must have rows that do not overlap, got rows of "
+                          "{} bytes and a stride of {}",
+                          256, stride));
+  }
   constexpr std::ptrdiff_t kFurthest = std::numeric_limits<std::ptrdiff_t>::max();
   for (const std::ptrdiff_t stride : {kFurthest, kFurthest / 127, -kFurthest - 1}) {
     apart.strides = {stride, 2};

@@ -22,11 +22,36 @@ void CheckHasData(std::string_view verb, std::string_view name, const BasicTenso
       fmt::format("{}: {} must have data for its elements, got a null pointer", verb, name));
 }
 
+/// A dimension of more than one row.
+struct RowDimension {
+  std::int64_t rows;
+  std::ptrdiff_t stride;  // in bytes
+};
+
+/// Checks that each stride is as long as what lies at the shorter ones, so that rows are apart.
+/// Refuses all rows that interleave; some of these would be apart.
+void CheckRowsAreApart(std::string_view verb, std::string_view name, std::ptrdiff_t row,
+                       std::vector<RowDimension>& dimensions) {
+  std::ranges::sort(dimensions, {}, [](const RowDimension& d) { return std::abs(d.stride); });
+  std::ptrdiff_t reach = row;
+  for (const RowDimension& dimension : dimensions) {
+    const std::ptrdiff_t stride = std::abs(dimension.stride);
+    if (stride < reach) {
+      throw InvalidArgument(fmt::format(
+          "{}: {} must have rows that do not overlap, got rows of {} bytes and a stride "
+          "of {}",
+          verb, name, reach, dimension.stride));
+    }
+    reach += stride * (dimension.rows - 1);
+  }
+}
+
 /// Checks the strides of dimensions of more than one row.
 template <class Byte>
 void CheckStrides(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view) {
   const auto row = view.shape.back() * static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
   std::ptrdiff_t reach = row;
+  std::vector<RowDimension> dimensions;
   for (std::size_t i = 0; i + 1 < view.shape.size(); ++i) {
     if (view.shape[i] == 1) continue;
     const std::ptrdiff_t stride = view.strides[i];
@@ -37,13 +62,9 @@ void CheckStrides(std::string_view verb, std::string_view name, const BasicTenso
       throw InvalidArgument(fmt::format("{}: {} must lie within memory, got a stride of {} bytes",
                                         verb, name, stride));
     }
-    if (!std::is_const_v<Byte> && std::abs(stride) < row) {
-      throw InvalidArgument(fmt::format(
-          "{}: {} must have rows that do not overlap, got rows of {} bytes and a stride "
-          "of {}",
-          verb, name, row, stride));
-    }
+    if constexpr (!std::is_const_v<Byte>) dimensions.push_back({view.shape[i], stride});
   }
+  CheckRowsAreApart(verb, name, row, dimensions);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace narrowfloat {
 /// Checks a tensor of rows; `verb` and `name` begin the messages.
 /// Errors: InvalidArgument if the view is not a float tensor with adjacent items in its last
 /// dimension, has elements and no data, reaches further than memory, or, of a tensor that is
-/// written, if a stride is shorter than a row.
+/// written, if a stride is shorter than what lies at the shorter strides, one row or many.
 template <class Byte>
 void CheckRows(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view);
 

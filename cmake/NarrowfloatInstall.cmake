@@ -26,8 +26,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/narrowfloat/ ${PROJECT_BINARY_DIR}/inclu
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowfloat COMPONENT development
         FILES_MATCHING PATTERN "*.h"
         PATTERN "*-inl.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
-        # Headers of kernels and backends, of the C face's implementation and of the JSON parser are private.
-        PATTERN "strict_json.h" EXCLUDE
+        # Headers of kernels and backends, of the C face's implementation and those that need the JSON parser are private.
+        PATTERN "strict_json.h" EXCLUDE PATTERN "companion.h" EXCLUDE
         PATTERN "scalar" EXCLUDE PATTERN "backends" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
         PATTERN "c_api" EXCLUDE)
 

@@ -5,6 +5,13 @@ file(REMOVE_RECURSE ${WORK_DIR})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix}
                         --component development
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB_RECURSE headers ${prefix}/*.h)
+foreach(header ${headers})
+  file(STRINGS ${header} found REGEX "nlohmann/")
+  if(found)
+    message(FATAL_ERROR "${header} is installed and needs a library that its users need not have")
+  endif()
+endforeach()
 if(NOT BUILDS_PYTHON)  # then no component is a wheel's
   execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/python
                           --component python

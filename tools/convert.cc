@@ -55,6 +55,10 @@ class ToOtherRewriter : public ConvertRewriter {
     for (const io::TensorLocation& location : in.tensors()) {
       if (!location.tensor->IsPlain()) KeepInputScale(*location.tensor);
     }
+    for (const io::TensorLocation& location : in.tensors()) {
+      const io::StoredTensor& tensor = *location.tensor;
+      if (!Rewrites(tensor) && !Drops(tensor)) writer_.CheckCopy(tensor.entries.front());
+    }
     SayMissingInputScales("convert", writer_);
   }
 

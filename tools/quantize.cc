@@ -47,7 +47,10 @@ class QuantizeRewriter : public TensorRewriter {
         execution_(execution) {
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (!Rewrites(tensor)) continue;
+      if (!Rewrites(tensor)) {
+        if (foreign_) foreign_->CheckCopy(tensor.entries.front());
+        continue;
+      }
       CheckShape(tensor);
       if (foreign_) foreign_->Add(tensor.name, FormOf(tensor));
     }

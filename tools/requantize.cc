@@ -48,7 +48,10 @@ class RequantizeRewriter : public TensorRewriter {
     TensorReader reader({.threads = options.threads});
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (!Rewrites(tensor)) continue;
+      if (!Rewrites(tensor)) {
+        if (!Drops(tensor)) writer_.CheckCopy(tensor.entries.front());
+        continue;
+      }
       const io::ForeignWeight form = io::FormOf(tensor);
       if (!io::IsMxfp4(form) && !io::IsBlockFp8(form)) {
         throw Unsupported(fmt::format(

@@ -390,6 +390,7 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
       AddTensor(outgoing, name, ParseTensor("save", name.c_str(), value));
     } else {
       AddArray(outgoing, name, value);
+      if (foreign) foreign->CheckCopy(outgoing.contents.tensors.back());
     }
   }
   outgoing.contents.metadata["format"] = "pt";  // some readers refuse a file without it

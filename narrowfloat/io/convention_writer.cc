@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/shape.h"
 
@@ -57,6 +58,10 @@ void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
                     name, format.name, formats_.front()->name));
   }
   formats_ = {common_.front()};
+}
+
+void ConventionWriter::CheckCopy(const TensorEntry& entry) const {
+  io::CheckCopy(operation_, *convention_, entry);
 }
 
 std::string ConventionWriter::FormatName() const {

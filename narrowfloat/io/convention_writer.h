@@ -28,6 +28,10 @@ class ConventionWriter {
   /// the weights before and the convention does not mix them.
   void Add(const std::string& name, const ForeignWeight& form);
 
+  /// Refuses a tensor beside the weights that readers of the result would refuse or take for a part
+  /// of a weight. Errors: as io::CheckCopy.
+  void CheckCopy(const TensorEntry& entry) const;
+
   /// Returns the tensors of a weight. Errors: as FormatOf and PlanWritten.
   std::vector<TensorEntry> Entries(const std::string& name, const ForeignWeight& form) const;
 

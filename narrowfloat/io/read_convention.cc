@@ -69,6 +69,49 @@ bool MayHoldIntegers(FileDType dtype) {
   return dtype == FileDType::kI8 || dtype == FileDType::kU8 || dtype == FileDType::kI32;
 }
 
+constexpr std::string_view kZeroPoint = ".weight_zero_point";
+
+bool EndsWithAny(std::string_view name, std::span<const std::string_view> suffixes) {
+  return std::ranges::any_of(suffixes, [&](auto suffix) { return name.ends_with(suffix); });
+}
+
+bool IsCodes(const WeightNames& names, const TensorEntry& entry) {
+  return entry.name.ends_with(names.codes) && MayHoldCodes(entry.dtype);
+}
+
+/// Returns the names of the weights that have a part of such a name and type; nullptr: no weight.
+const WeightNames* FindPart(const ConventionRow& convention, const TensorEntry& entry) {
+  const bool is_float = WideFloat(entry.dtype).has_value();
+  for (const WeightNames& names : convention.weights) {
+    // A norm may be called `scale`.
+    const bool is_scale =
+        entry.name.ends_with(names.scale) && !(is_float && names.scale == ".scale");
+    if (is_scale || IsCodes(names, entry)) return &names;
+  }
+  return nullptr;
+}
+
+/// Returns whether a float model lacks tensors of that name, by the suffixes of the convention.
+bool IsAccessory(const ConventionRow& convention, std::string_view name) {
+  return EndsWithAny(name, convention.accessories) || EndsWithAny(name, convention.input_scales) ||
+         (convention.has_cache_scales && IsCacheScale(name));
+}
+
+[[noreturn]] void RefuseMeaning(const std::string& source, const std::string& name) {
+  throw Unsupported(
+      fmt::format("{}: '{}' is not supported, it changes what its weight means", source, name));
+}
+
+/// Refuses a tensor that float models do not have: copied, it would be lost or misread.
+void CheckIsPlain(const std::string& source, const ConventionRow& convention,
+                  const TensorEntry& entry) {
+  if (EndsWithAny(entry.name, convention.refused)) RefuseMeaning(source, entry.name);
+  if (!IsNarrowFloat(entry.dtype)) return;
+  throw InvalidArgument(
+      fmt::format("{}: '{}' ({}) must be a part of a weight, '{}' has none of its name", source,
+                  entry.name, Info(entry.dtype).name, convention.name));
+}
+
 class Grouping {
  public:
   Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
@@ -159,7 +202,7 @@ class Grouping {
     return "";
   }
 
-  Found* FindPart(const WeightDescription& weight, const std::string& name) {
+  Found* PartOf(const WeightDescription& weight, const std::string& name) {
     Found* part = Find(name);
     if (part != nullptr) return part;
     throw InvalidArgument(fmt::format("{}: '{}' needs '{}', which is missing", Source(),
@@ -167,9 +210,9 @@ class Grouping {
   }
 
   void TakeDescribed(const WeightDescription& weight) {
-    Found* codes = FindPart(weight, weight.codes);
-    Found* scale = weight.scale.empty() ? nullptr : FindPart(weight, weight.scale);
-    Found* global = weight.global.empty() ? nullptr : FindPart(weight, weight.global);
+    Found* codes = PartOf(weight, weight.codes);
+    Found* scale = weight.scale.empty() ? nullptr : PartOf(weight, weight.scale);
+    Found* global = weight.global.empty() ? nullptr : PartOf(weight, weight.global);
     const FileDType dtype = codes->tensor->entries.front().dtype;
     if (std::ranges::find(weight.code_types, dtype) == weight.code_types.end()) {
       std::string types;
@@ -193,69 +236,43 @@ class Grouping {
     const Found& rest = found_.at(location.tensor->name);
     if (rest.taken) return;
     StoredTensor tensor = *rest.tensor;
-    CheckIsWhole(tensor);
-    tensor.accessory =
-        accessories_.contains(tensor.name) || EndsWithAny(tensor.name, convention_.accessories) ||
-        EndsWithAny(tensor.name, convention_.input_scales) ||
-        (convention_.has_cache_scales && IsCacheScale(tensor.name)) || IsZeroPoint(location);
-    if (!tensor.accessory) CheckIsPlain(tensor);
+    const TensorEntry& entry = tensor.entries.front();
+    CheckIsWhole(entry);
+    tensor.accessory = accessories_.contains(tensor.name) ||
+                       IsAccessory(convention_, tensor.name) || IsZeroPoint(location);
+    if (!tensor.accessory && tensor.IsPlain()) CheckIsPlain(Source(), convention_, entry);
     by_shard_[rest.shard].push_back(std::move(tensor));
-  }
-
-  static bool EndsWithAny(std::string_view name, std::span<const std::string_view> suffixes) {
-    return std::ranges::any_of(suffixes, [&](auto suffix) { return name.ends_with(suffix); });
-  }
-
-  [[noreturn]] void RefuseMeaning(const std::string& name) const {
-    throw Unsupported(
-        fmt::format("{}: '{}' is not supported, it changes what its weight means", Source(), name));
   }
 
   /// Returns whether a tensor holds zero points of float codes, which float models lack. Refuses
   /// others than zeros: codes are read without them.
   bool IsZeroPoint(const TensorLocation& location) const {
     const StoredTensor& tensor = *location.tensor;
-    if (!tensor.IsPlain() || !tensor.name.ends_with(".weight_zero_point")) return false;
+    if (!tensor.IsPlain() || !tensor.name.ends_with(kZeroPoint)) return false;
     constexpr std::uint64_t kPieceBytes = 65536;
     std::vector<std::byte> piece;
     for (std::uint64_t begin = 0; begin < tensor.Bytes(); begin += piece.size()) {
       piece.resize(std::min(kPieceBytes, tensor.Bytes() - begin));
       HomeOf(location, 0).file.Read(tensor.entries.front(), begin, piece);
       if (std::ranges::any_of(piece, [](std::byte byte) { return byte != std::byte{0}; })) {
-        RefuseMeaning(tensor.name);
+        RefuseMeaning(Source(), tensor.name);
       }
     }
     return true;
   }
 
-  /// Refuses a tensor that float models do not have: copied, it would be lost or misread.
-  void CheckIsPlain(const StoredTensor& tensor) const {
-    if (!tensor.IsPlain()) return;
-    if (EndsWithAny(tensor.name, convention_.refused)) RefuseMeaning(tensor.name);
-    const FileDType dtype = tensor.entries.front().dtype;
-    if (!IsNarrowFloat(dtype)) return;
-    throw InvalidArgument(
-        fmt::format("{}: '{}' ({}) must be a part of a weight, '{}' has none of its name", Source(),
-                    tensor.name, Info(dtype).name, convention_.name));
-  }
-
   /// Refuses a part of a weight whose other parts are missing: it would be copied as it stands.
-  void CheckIsWhole(const StoredTensor& tensor) const {
-    const FileDType dtype = tensor.entries.front().dtype;
-    const bool is_float = WideFloat(dtype).has_value();
-    for (const WeightNames& names : convention_.weights) {
-      if (tensor.name.ends_with(names.codes) && MayHoldCodes(dtype)) {
-        const std::string stem = tensor.name.substr(0, tensor.name.size() - names.codes.size());
-        throw InvalidArgument(
-            fmt::format("{}: '{}' holds codes and needs its scale '{}{}', which is missing",
-                        Source(), tensor.name, stem, names.scale));
-      }
-      // A norm may be called `scale`.
-      if (tensor.name.ends_with(names.scale) && !(is_float && names.scale == ".scale")) {
-        throw InvalidArgument(fmt::format(
-            "{}: '{}' is a scale and needs its codes, which are missing", Source(), tensor.name));
-      }
+  void CheckIsWhole(const TensorEntry& entry) const {
+    const WeightNames* names = FindPart(convention_, entry);
+    if (names == nullptr) return;
+    if (IsCodes(*names, entry)) {
+      const std::string stem = entry.name.substr(0, entry.name.size() - names->codes.size());
+      throw InvalidArgument(
+          fmt::format("{}: '{}' holds codes and needs its scale '{}{}', which is missing", Source(),
+                      entry.name, stem, names->scale));
     }
+    throw InvalidArgument(fmt::format("{}: '{}' is a scale and needs its codes, which are missing",
+                                      Source(), entry.name));
   }
 
   const Checkpoint& checkpoint_;
@@ -289,6 +306,18 @@ void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention) {
                                   Info(codes->dtype).name));
   }
   checkpoint.Regroup(Grouping(checkpoint, convention).Run());
+}
+
+void CheckCopy(const std::string& operation, const ConventionRow& convention,
+               const TensorEntry& entry) {
+  if (FindPart(convention, entry) != nullptr) {
+    throw InvalidArgument(fmt::format(
+        "{}: '{}' ({}) must have another name to be copied, in '{}' it is a part of a weight",
+        operation, entry.name, Info(entry.dtype).name, convention.name));
+  }
+  if (IsAccessory(convention, entry.name)) return;
+  if (entry.name.ends_with(kZeroPoint)) RefuseMeaning(operation, entry.name);
+  CheckIsPlain(operation, convention, entry);
 }
 
 DType ModelDType(const Checkpoint& checkpoint) {

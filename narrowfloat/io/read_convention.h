@@ -16,6 +16,12 @@ const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const Conventi
 /// and shapes do not fit; as ReadCompanion.
 void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention);
 
+/// Refuses a tensor that is copied into a file of a convention and that ReadConvention would refuse
+/// there, or take for a part of a weight. `operation` begins messages. Errors: InvalidArgument;
+/// Unsupported for a name of tensors that change what weights mean.
+void CheckCopy(const std::string& operation, const ConventionRow& convention,
+               const TensorEntry& entry);
+
 /// Returns the type of the model's float tensors by its config.json, bfloat16 if it names none.
 DType ModelDType(const Checkpoint& checkpoint);
 

@@ -182,6 +182,61 @@ def test_zero_points_of_float_codes_must_be_zero(tmp_path: Path, owner: str, dty
     assert "'a.weight_zero_point' is not supported, it changes what its weight means" in refused
 
 
+# Tensors that are copied beside the weights: type, target, exit code, message.
+COPIES = {
+    "stray": (E4M3, "modelopt", 2, "(F8_E4M3) must be a part of a weight, 'modelopt' has none of "
+              "its name"),
+    "b.weight": (np.uint8, "fp8", 2, "(U8) must have another name to be copied, in 'fp8' it is a "
+                 "part of a weight"),
+    "lm_head.weight_scale": (np.float32, "modelopt", 2, "(F32) must have another name to be "
+                             "copied, in 'modelopt' it is a part of a weight"),
+    "norm.weight_scale_inv": (np.float32, "fp8", 2, "(F32) must have another name to be copied, in "
+                              "'fp8' it is a part of a weight"),
+    "x.pre_quant_scale": (np.float32, "modelopt", 3, "is not supported, it changes what its weight "
+                          "means"),
+    "x.weight_zero_point": (np.int8, "compressed-tensors", 3, "is not supported, it changes what "
+                            "its weight means"),
+}  # fmt: skip
+KINDS: dict[int, type[Exception]] = {2: ValueError, 3: NotImplementedError}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_that_the_result_would_not_be_read_with_are_refused(
+    tmp_path: Path, name: str
+) -> None:
+    dtype, to, code, text = COPIES[name]
+    scheme, out = "fp8_block128x128_e4m3", tmp_path / "out.safetensors"
+    weight = {"a.weight": np.ones((128, 128), np.float32)}
+    stray = {name: np.ones(4, dtype)}
+    ours = tmp_path / "ours.safetensors"
+    nf.save(ours, {"a.weight": nf.quantize(weight["a.weight"], scheme)} | stray)
+    message = f"narrowfloat: {{}}: '{name}' {text}\n"
+    refused = run("convert", ours, out, "--to", to, code=code)
+    assert refused.stderr == message.format("convert") and not out.exists()
+    if to == "fp8":
+        again = ("requantize", ours, out, "--to", to, "--scale-format", "f32")
+        assert run(*again, code=code).stderr == message.format("requantize") and not out.exists()
+    with pytest.raises(KINDS[code], match="save: '"):
+        nf.save(out, nf.load(ours), convention=to)
+    assert not out.exists()
+    if dtype is E4M3:
+        return  # `quantize` takes no model with codes
+    source = write_file(tmp_path / "in.safetensors", weight | stray)
+    direct = ("quantize", source, out, "--scheme", scheme, "--convention", to)
+    assert run(*direct, code=code).stderr == message.format("quantize") and not out.exists()
+
+
+def test_parts_of_a_weight_are_no_copies(tmp_path: Path) -> None:
+    """Another convention has other names of scales, which are then tensors like others."""
+    tensors = {"a.weight": codes((128, 128)), "a.weight_scale": scales((1, 1))}
+    tensors |= {"norm.weight_scale_inv": scales((4,)), "norm.scale": scales((4,))}
+    source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))
+    refused = run("convert", source, tmp_path / "out", "--to", "fp8", code=2).stderr
+    assert "'norm.weight_scale_inv' (F32) must have another name to be copied" in refused
+    assert run_json("convert", source, tmp_path / "out", "--to", "modelopt")["complete"]
+    assert run_json("inspect", tmp_path / "out")["convention"] == "modelopt"
+
+
 INTEGERS: dict[str, tuple[Tensors, dict, str, str]] = {
     "pack-quantized": (
         {"a.weight_packed": np.zeros((64, 8), np.int32), "a.weight_shape": np.array([64, 64]),

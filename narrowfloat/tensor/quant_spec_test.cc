@@ -108,14 +108,13 @@ TEST(QuantSpecTest, ComparesByBits) {
 }
 
 TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
-  constexpr const char* kSchemesThere =
-      "there are: fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp8_2d_e4m3, mxfp8_2d_e5m2, "
-      "fp8_block1x128_e4m3, fp8_block1x128_e5m2, fp8_block128x128_e4m3, fp8_block128x128_e5m2, "
-      "nvfp4, nvfp4_2d, mxfp4";
-  EXPECT_EQ(ParseError("fp9"), std::string("unknown scheme 'fp9'; ") + kSchemesThere);
-  EXPECT_EQ(ParseError(""), std::string("unknown scheme ''; ") + kSchemesThere);
-  EXPECT_EQ(ParseError("MXFP8"),
-            std::string("unknown scheme 'MXFP8' (did you mean 'mxfp8_e4m3'?); ") + kSchemesThere);
+  std::string known;
+  for (const SchemeInfo& scheme : kSchemes) {
+    known += std::string(known.empty() ? "there are: " : ", ").append(scheme.name);
+  }
+  EXPECT_EQ(ParseError("fp9"), "unknown scheme 'fp9'; " + known);
+  EXPECT_EQ(ParseError(""), "unknown scheme ''; " + known);
+  EXPECT_EQ(ParseError("MXFP8"), "unknown scheme 'MXFP8' (did you mean 'mxfp8_e4m3'?); " + known);
   EXPECT_TRUE(ParseError("nvfp4:seeds=1")
                   .starts_with("spec: unknown option 'seeds' (did you mean 'seed'?); there are: "));
   EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: needs an option after ':', got 'fp8_e4m3:'");

@@ -212,7 +212,7 @@ void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out) {
     if (out.view.spec.columnwise) QuantizeFp8Block(x, codec, square, false, out);
     return;
   }
-  const bool square = scheme.name.find("_2d_") != std::string_view::npos;
+  const bool square = scheme.name.find("_2d") != std::string_view::npos;
   if (out.view.spec.rowwise) QuantizeMx(x, codec, square, true, out);
   if (out.view.spec.columnwise) QuantizeMx(x, codec, square, false, out);
 }

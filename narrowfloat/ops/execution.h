@@ -15,7 +15,9 @@ class ThreadPool {
   virtual ~ThreadPool() = default;
   virtual std::size_t ThreadCount() const = 0;
   /// Calls task(i) once for each i below `count`, in any order, on any threads; returns when all
-  /// are done.
+  /// are done. A task may throw. What this function throws ends the verb and reaches its caller;
+  /// outputs then hold unspecified bytes. No task may run after it has returned or thrown, because
+  /// tasks use memory of the call.
   virtual void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) = 0;
 };
 

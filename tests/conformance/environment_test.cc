@@ -15,6 +15,7 @@
 #include <functional>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -215,6 +216,22 @@ TEST(EnvironmentTest, OnTheCallersPool) {
     EXPECT_EQ(TheWork().Check({.pool = &pool, .kernels = backend}), "") << backend->name;
   }
   EXPECT_GT(pool.calls, 0) << "the pool was not used";
+}
+
+/// Runs one task, then fails.
+class FailingPool : public ThreadPool {
+ public:
+  std::size_t ThreadCount() const override { return 2; }
+  void ParallelFor(std::size_t /*count*/, const std::function<void(std::size_t)>& task) override {
+    task(0);
+    throw std::runtime_error("the pool failed");
+  }
+};
+
+TEST(EnvironmentTest, WhatAPoolThrowsReachesTheCaller) {
+  FailingPool pool;
+  EXPECT_THROW(TheWork().Check({.pool = &pool}), std::runtime_error);
+  EXPECT_EQ(TheWork().Check({}), "") << "after the failure";
 }
 
 std::int64_t ResidentPages() {

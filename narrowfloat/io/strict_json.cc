@@ -255,8 +255,8 @@ bool StrictJsonEvents::parse_error(std::size_t byte, const std::string& /*token*
                                    const nlohmann::detail::exception& error) {
   constexpr int kNumberTooLarge = 406;
   if (error.id == kNumberTooLarge) {
-    throw InvalidArgument(
-        fmt::format("{}: JSON numbers must fit into 64 bits, got a larger one", source_));
+    throw InvalidArgument(fmt::format(
+        "{}: JSON numbers must be in the range of binary64, got a larger one", source_));
   }
   throw InvalidArgument(
       fmt::format("{}: must be JSON, got a syntax error at byte {}", source_, byte));

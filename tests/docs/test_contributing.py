@@ -32,7 +32,11 @@ def test_commands_are_targets_and_help_lists_them() -> None:
 
 def test_files_exist() -> None:
     # Files that the reader writes, and folders that a build makes.
-    made = ("narrowfloat/schemes/myscheme.h", "build/")
+    made = (
+        "narrowfloat/schemes/myscheme.h",
+        "narrowfloat/io/conventions/myconvention.cc",
+        "build/",
+    )
     named = re.findall(r"(?<![\w/])((?:narrowfloat|tests|scripts|docs)/[\w./]+\w)", PAGE)
     assert len(named) > 10
     assert [

@@ -39,6 +39,8 @@ bool IsCacheScale(std::string_view name) {
   return IsOneOf(kCacheScales, parameter) && (is_projection || IsOneOf(kAttentions, module));
 }
 
+// The order matters if no file names the convention: then the first row is found whose evidence
+// (WeightNames::evidence, marks) the tensors have. Messages list conventions in this order.
 std::span<const ConventionRow* const> Conventions() {
   static constexpr const ConventionRow* kRows[] = {
       &kDeepSeek, &kMxfp8, &kDeepSeekV4, &kFbgemm,  &kCompressedTensors, &kModelOpt,

@@ -8,13 +8,13 @@
 
 namespace narrowfloat::tools {
 
-/// Memory that is used again for tensor after tensor: it grows and is never filled.
+/// Uninitialized memory that grows on demand and is reused for each tensor.
 class ByteBuffer {
  public:
   /// Returns the first `bytes` bytes; earlier content may be lost.
   std::span<std::byte> Take(std::uint64_t bytes) {
     if (bytes > capacity_) {
-      memory_.reset();  // the old one goes before the new one comes
+      memory_.reset();  // freed first, so that both are never allocated at once
       capacity_ = 0;
       memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
       capacity_ = bytes;

@@ -61,7 +61,7 @@ void Choice::Warn() const {
   }
   for (const io::TensorLocation& location : in_.tensors()) {
     const config::Decision& decision = Of(*location.tensor);
-    if (!decision.worth_saying) continue;
+    if (!decision.left_by_orientation) continue;
     PrintToStderr("quantize: left as it is: {} ({})\n", Escaped(location.tensor->name),
                   Escaped(decision.reason));
   }

@@ -37,7 +37,7 @@ struct Command {
   std::function<Result()> run;
 };
 
-// One file each.
+// Each adds one subcommand, and is defined in the file of the subcommand's name.
 Command AddInspect(CLI::App& app);
 Command AddQuantize(CLI::App& app);
 Command AddDequantize(CLI::App& app);

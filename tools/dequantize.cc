@@ -71,7 +71,7 @@ class DequantizeRewriter : public TensorRewriter {
 Result Run(const DequantizeOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
+  ThreadCount(execution);  // throws for an invalid NF_NUM_THREADS before any work
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::DetectedConvention convention =
       SayAssumption("dequantize", io::ReadQuantized("dequantize", in, options.from));

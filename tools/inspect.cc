@@ -116,7 +116,7 @@ Result Run(const InspectOptions& options, bool as_json) {
   io::DetectedConvention convention = io::DetectConvention(in);
   // Conventions that are not read are shown too.
   const bool known =
-      io::FindConvention(convention.name) != nullptr || convention.name == io::kOpenName;
+      io::FindConvention(convention.name) != nullptr || convention.name == io::kAmbiguousName;
   if (known || !options.from.empty()) convention = io::ReadAny("inspect", in, options.from);
   const Totals totals = Count(in);
   const Json bits = BitsPerParameter(totals, convention);

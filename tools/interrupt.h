@@ -11,7 +11,7 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Notes SIGINT, SIGTERM and SIGHUP while it lives, instead of ending the process, so that
+/// Records SIGINT, SIGTERM and SIGHUP until it is destroyed, instead of ending the process, so that
 /// destructors remove temporary files. CheckInterrupt throws after such a signal.
 class InterruptScope {
  public:

@@ -182,7 +182,7 @@ class Job {
                                       rewriter_.Verb(), target.string()));
   }
 
-  /// Returns the files that would make the result another checkpoint, and that may be removed.
+  /// Returns the files of OUT by which readers would take it for another checkpoint.
   std::vector<std::string> FindOthers() const {
     const std::vector<fs::path> targets = Targets();
     const auto index = in_.index() ? std::optional(in_.index()->first) : std::nullopt;
@@ -202,7 +202,7 @@ class Job {
     return std::move(others.replaced);
   }
 
-  /// Removes them, with the records of a job that was to write them.
+  /// Removes these files, with the records that an unfinished job left for them.
   void RemoveOthers() {
     for (const std::string& name : FindOthers()) {
       std::error_code error;

@@ -64,8 +64,8 @@ struct JobResult {
   std::uint64_t bytes_before = 0, bytes_after = 0;                             // of their tensors
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
-  bool complete = true;                                         // the other parts are there too
-  std::vector<LeftOut> left_out;                                // files of IN that OUT does not get
+  bool complete = true;              // whether the files of the other parts exist, too
+  std::vector<LeftOut> left_out;     // files of IN that OUT does not get
   std::vector<std::string> removed;  // files of OUT that another checkpoint left
   std::uint64_t worked_bytes = 0;
   double seconds = 0;

@@ -103,7 +103,7 @@ std::string ExitCodesText() {
   return text;
 }
 
-/// The word in the place of the command, if it is none of them.
+/// Returns the first argument if it is neither a command nor an option; else an empty text.
 std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& commands) {
   const std::string_view word = argc > 1 ? argv[1] : "-";
   const bool known = std::ranges::any_of(

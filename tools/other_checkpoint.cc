@@ -64,7 +64,7 @@ std::set<std::string> FilesOfIndex(const fs::path& index) {
   try {
     const std::string text = io::ReadSmallFile(index, io::kMaxHeaderBytes);
     for (auto& [tensor, file] : io::ParseIndex(index.string(), text).weight_map) files.insert(file);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): goes alone
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): names no files
   }
   return files;
 }

@@ -17,10 +17,11 @@ struct OtherFiles {
 
 /// Lists them: indices, the files that these name, files with names of a model
 /// (`model.safetensors`, `NAME-00001-of-00002.safetensors`), and JSON files that say how tensors
-/// are quantized. Sorted, indices last: while one is there, it names the others. Without `index`,
-/// the name of the result's index, any other safetensors file is unknown, because readers could not
-/// tell it from the result. Leaves out hidden files, subfolders and `targets`, the files that the
-/// job writes. Errors: InvalidArgument if a JSON file is damaged; IoError.
+/// are quantized. Sorted, indices last: if their removal is cut off, the index still names the
+/// rest. Without `index`, the name of the result's index, any other safetensors file is unknown,
+/// because readers could not tell it from the result. Leaves out hidden files, subfolders and
+/// `targets`, the files that the job writes. Errors: InvalidArgument if a JSON file is damaged;
+/// IoError.
 OtherFiles FindOtherFiles(const std::filesystem::path& folder,
                           const std::set<std::filesystem::path>& targets,
                           const std::optional<std::string>& index);

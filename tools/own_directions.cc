@@ -18,7 +18,8 @@ std::optional<std::size_t> FindEntry(const io::StoredTensor& tensor, Role role) 
   return static_cast<std::size_t>(at - tensor.plan.begin());
 }
 
-/// Returns the codes' matrix and its blocks. `is_turned`: a row of it is a line of scales.
+/// Returns the matrix of the codes as stored, and its blocks. With `is_turned`, each of its rows is
+/// a line that scales belong to; else each column is.
 io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bool is_turned) {
   const SchemeInfo& scheme = *tensor.quantized->spec.scheme;
   const MatrixShape matrix = FlattenShape(tensor.shape());

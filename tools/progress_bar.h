@@ -7,8 +7,8 @@
 
 namespace narrowfloat::tools {
 
-/// How far a command is, on standard error: a bar that redraws itself on a terminal and is gone at
-/// the end, a line now and then elsewhere.
+/// Shows the progress of a command on standard error: on a terminal as a bar, which is erased at
+/// the end, elsewhere as a line from time to time.
 class ProgressBar {
  public:
   /// Says what is to come where no bar can be drawn: "quantize: 3.22 GB to read".

@@ -176,7 +176,7 @@ Result Run(const QuantizeOptions& options) {
   const QuantSpec spec = ParseQuantSpec(options.scheme);
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
+  ThreadCount(execution);  // throws for an invalid NF_NUM_THREADS before any work
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::DetectedConvention convention = io::DetectConvention(in);
   if (convention.name != io::kPlainName) {

@@ -7,8 +7,8 @@
 
 namespace narrowfloat::tools {
 
-/// One HTML page that needs nothing beside it and shows the object of `report --json`: a table that
-/// sorts, worst first, and histograms; light and dark.
+/// Returns one HTML page, without other files, that shows the object of `report --json`: a table
+/// that sorts, worst first, and histograms; light and dark.
 std::string ReportPage(const Json& report);
 
 }  // namespace narrowfloat::tools

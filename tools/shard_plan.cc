@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxRecordBytes = 4096;
 
-/// FNV-1a, 64 bits: a record is compared with what this program wrote itself, nobody is kept out.
+/// Computes FNV-1a of 64 bits. Records are this program's own, so it need not resist attacks.
 class Hash {
  public:
-  /// Adds a text and its length, so that texts in turn cannot be cut at other places.
+  /// Adds a text and its length, so that "ab" and "c" differ from "a" and "bc".
   void Add(std::string_view text) {
     Add(text.size());
     for (const char c : text) Mix(static_cast<unsigned char>(c));
@@ -65,8 +65,8 @@ void AddIdentity(Hash& hash, const io::Shard& shard) {
   }
 }
 
-/// Adds what decides how a weight of another convention is read: the files beside it and --from may
-/// say so, not the tensors alone. Names all members, so that a new one is not forgotten.
+/// Adds how a weight of another convention is read, which depends on config.json and --from, too.
+/// Names all members, so that a new one is not forgotten.
 void AddForm(Hash& hash, const io::ForeignWeight& form) {
   const auto& [codes, scale, matrices, rows, cols, block, global, globals, transposed, swizzled,
                high_half_first, shape, input_scale] = form;
@@ -141,7 +141,7 @@ std::string RecordText(const ShardPlan& plan) {
   return TextOfJob(plan.job);
 }
 
-/// Refuses a name that tensors of the result share: the input is valid, its names are not free.
+/// Refuses a result with two tensors of one name, which a valid input can lead to.
 void AddOwner(const std::string& verb, const std::string& name, const io::StoredTensor& tensor,
               std::unordered_map<std::string, const io::StoredTensor*>& owners) {
   const auto [owner, fresh] = owners.emplace(name, &tensor);

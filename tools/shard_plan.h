@@ -18,12 +18,12 @@ struct ShardPlan {
   io::FileContents contents;
   std::string job;  // hash of all that decides the file's bytes
 
-  /// Returns whether the result gets this file: not of a shard that held nothing but scales of
-  /// weights in other shards, for one.
+  /// Returns whether the result has this file. A shard that held only scales of weights in other
+  /// shards, for example, has no file in it.
   bool IsWritten() const { return !contents.tensors.empty(); }
 };
 
-/// Plans every file, so that whatever is wrong comes to light before anything is written.
+/// Plans every file, so that errors are found before anything is written.
 /// Errors: InvalidArgument, also if two files would hold a tensor of the same name.
 std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesystem::path& out,
                                   const TensorRewriter& rewriter);

@@ -23,10 +23,10 @@ struct SideFiles {
   std::vector<LeftOut> left_out;
 };
 
-/// Lists them: configuration, tokenizer, documents are copied. Left out are hidden files, files too
-/// large for anything but weights in another form, safetensors files that are not of the
-/// checkpoint, symbolic links to folders, and what is no regular file. `out` may lie in the input's
-/// folder and is not listed. Errors: IoError.
+/// Plans what happens to these files. Copies configuration, tokenizer and documents. Leaves out
+/// hidden files, files so large that they can only be weights in another form, safetensors files of
+/// other models, symbolic links to folders, and files that are not regular. Skips `out`, which may
+/// lie in the input's folder. Errors: IoError.
 SideFiles PlanSideFiles(const io::Checkpoint& in, const std::filesystem::path& out,
                         const Companions& companions);
 

@@ -11,10 +11,12 @@
 
 namespace narrowfloat::c_api {
 
+/// The largest struct_size that is accepted: a larger number is uninitialized memory.
+inline constexpr std::size_t kLargestStruct = 4096;
+
 /// Returns the size of the caller's struct, which may be of another version.
 /// Errors: InvalidArgument if `given` is null, or if the size is below that of the first version,
 /// `Struct`, or above kLargestStruct.
-inline constexpr std::size_t kLargestStruct = 4096;  // more is no size, but memory that nobody set
 template <class Struct>
 std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
   if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} must not be NULL", verb, name));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kRegexPrefix = "re:";
 
-// Compares all patterns with whole components, in lower case.
+// Patterns are compared with whole components of a name, in lower case.
 using Patterns = std::initializer_list<const char*>;
 
 /// Name of a linear layer's weight.
@@ -106,7 +106,7 @@ bool MatchesAny(const Patterns& patterns, const std::string& component) {
       patterns, [&](const char* pattern) { return ::fnmatch(pattern, component.c_str(), 0) == 0; });
 }
 
-/// Requires: at least one module.
+/// Returns whether the modules of a name match. Requires: at least one module.
 bool Stands(const LeftModule& left, const std::vector<std::string>& modules) {
   const auto matches = [&](const std::string& module) {
     return MatchesAny(left.components, module);
@@ -134,8 +134,8 @@ bool HasExperts(const std::vector<std::string>& modules) {
 
 enum class Orientation { kOutputsFirst, kInputsFirst, kUnknown };
 
-/// Returns how stacked experts lie by their dimension of the hidden size, which `down_proj` has for
-/// its outputs and the others for their inputs.
+/// Returns the orientation of stacked experts. The dimension of the hidden size is the outputs of
+/// `down_proj`, and the inputs of the others.
 Orientation ByHiddenSize(const std::string& parameter, const Shape& shape, const Model& model) {
   const bool first = shape[shape.size() - 2] == model.hidden_size,
              last = shape.back() == model.hidden_size;

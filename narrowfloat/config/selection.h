@@ -37,7 +37,8 @@ class SelectionRule {
   std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
-/// Facts of a model's config.json, by which its matrices are [outputs, inputs] or the reverse.
+/// What config.json says about the orientation of a model's matrices: [outputs, inputs] or the
+/// reverse.
 struct Model {
   std::string type{};            // model_type
   std::string text_type{};       // that of text_config
@@ -48,15 +49,15 @@ struct Model {
 struct Decision {
   bool selected;
   std::string reason;
-  bool worth_saying = false;  // the tensor would be quantized if its orientation were different
+  bool left_by_orientation = false;  // it would be selected if its orientation were different
 };
 
 /// Decides on a tensor by default. Quantizes the weights of linear layers and stacked experts.
 /// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
 /// the prediction of further tokens, and vectors. Compares only whole components of the dotted
 /// name: `mlp.gate` is a router, `mlp.gate_proj` is not. Some models store matrices as [inputs,
-/// outputs], so that blocks would extend along outputs; these are left alone too, unless
-/// `takes_transposed`, and so are those of which the shape does not tell.
+/// outputs], so that blocks would extend along outputs. Unless `takes_transposed`, leaves alone
+/// these and matrices whose orientation the shape does not show.
 Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
                          bool takes_transposed = false);
 
@@ -70,12 +71,12 @@ bool IsStackedExperts(std::string_view name);
 /// Returns true for the name of an embedding's weight.
 bool IsEmbedding(std::string_view name);
 
-/// Returns the module of a language model's output head, which a model with tied embeddings has but
-/// no file of it: "lm_head", or another name by `model_type`.
+/// Returns the name of a language model's output head: "lm_head", or another module by
+/// `model_type`. A model with tied embeddings has this module, but its files have no tensor of it.
 std::string OutputHead(std::string_view model_type);
 
-/// Decides on a tensor: no without a float type to quantize from (`dtype`); else by the last rule
-/// that matches; else by DecideByDefault.
+/// Decides whether a tensor is quantized. One without a wide float type (`dtype` is nullopt) is
+/// not. Else the last rule that matches decides, and DecideByDefault if no rule matches.
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
                 std::optional<DType> dtype, const Shape& shape, const Model& model,
                 bool takes_transposed = false);

@@ -135,7 +135,7 @@ TEST(SelectionTest, TakesLinearLayersAndExpertsOfRealArchitectures) {
     EXPECT_EQ(decision.selected, (experts || linear) && !transposed)
         << tensor.model_type << " " << tensor.name << " of " << tensor.owner << ": "
         << decision.reason;
-    EXPECT_EQ(decision.worth_saying, transposed) << tensor.name;
+    EXPECT_EQ(decision.left_by_orientation, transposed) << tensor.name;
   }
   EXPECT_GE(models.size(), 10u);
 }

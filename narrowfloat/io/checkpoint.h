@@ -22,7 +22,7 @@ struct Shard {
   std::string name;  // of the file, without its folder
   SafetensorsFile file;
   std::vector<StoredTensor> tensors{};
-  std::size_t number = 0;  // its place among the checkpoint's, which lie side by side
+  std::size_t number = 0;  // index in Checkpoint::shards()
 };
 
 /// A tensor and the file it lies in.

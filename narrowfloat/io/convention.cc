@@ -39,7 +39,7 @@ TensorEntry EntryOf(const QuantizedRecord& record, const BufferPlan& buffer) {
           .shape = buffer.shape};
 }
 
-/// Stands under the name of the quantized tensor itself.
+/// Returns the empty tensor that has the name of the quantized tensor itself.
 TensorEntry MarkOf(const QuantizedRecord& record) {
   return {.name = record.name, .dtype = FileDTypeOf(record.dtype), .shape = {0}};
 }

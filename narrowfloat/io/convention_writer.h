@@ -9,8 +9,8 @@
 
 namespace narrowfloat::io {
 
-/// Writes quantized weights in another convention. All weights of a model have one format, which
-/// its configuration names once, but in conventions that mix them.
+/// Writes quantized weights in another convention. All weights of a model get one format, because
+/// its configuration names one; in conventions that mix formats, each weight gets its own.
 class ConventionWriter {
  public:
   /// `operation` begins messages. Errors: InvalidArgument if the convention is not known;
@@ -58,8 +58,8 @@ class ConventionWriter {
  private:
   std::string operation_;
   const ConventionRow* convention_;
-  std::vector<const WrittenFormat*> formats_;  // in the order of the weights, without `mixes` one
-  std::vector<const WrittenFormat*> common_;   // without `mixes`: that hold all weights so far
+  std::vector<const WrittenFormat*> formats_;  // of the weights; one, or several if it mixes them
+  std::vector<const WrittenFormat*> common_;   // that hold all weights so far; none if it mixes
   std::string first_unscaled_;                 // the first weight without a scale of its inputs
   std::size_t unscaled_ = 0;                   // the number of these weights
 };

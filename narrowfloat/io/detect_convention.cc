@@ -71,7 +71,7 @@ bool HasEvidence(Evidence evidence, FileDType codes, FileDType scale) {
   return false;
 }
 
-/// Returns what a row of names says of one tensor, as the reason that is shown; empty: nothing.
+/// Returns why a tensor fits a row of names, as messages show it; an empty text if it does not fit.
 std::string ReasonOf(const Checkpoint& checkpoint, const TensorLocation& location,
                      const WeightNames& names) {
   const std::string& name = location.tensor->name;
@@ -156,11 +156,11 @@ ScaleOrders OrdersOf(const Checkpoint& checkpoint, const TensorLocation& locatio
   return tiles ? ScaleOrders::kTiles : ScaleOrders::kRows;
 }
 
-/// Tells ComfyUI's NVFP4 and MXFP8 from others', which have the same names and types: ComfyUI's
-/// scales lie in the tiles that GEMMs read. The scales of one weight that fit one order tell it for
-/// all; if they fit both in all weights, the convention is open.
+/// Distinguishes ComfyUI's NVFP4 and MXFP8 from those of others, which have the same names and
+/// types: ComfyUI's scales lie in the tiles that GEMMs read. One weight whose scales fit only one
+/// order decides for all. If all weights fit both orders, the convention is ambiguous.
 std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint) {
-  const std::string* open = nullptr;
+  const std::string* ambiguous = nullptr;
   for (const TensorLocation& location : checkpoint.tensors()) {
     const std::string& name = location.tensor->name;
     switch (OrdersOf(checkpoint, location)) {
@@ -169,20 +169,20 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
       case ScaleOrders::kRows:
         return std::nullopt;
       case ScaleOrders::kBoth:
-        if (open == nullptr) open = &name;
+        if (ambiguous == nullptr) ambiguous = &name;
         break;
       case ScaleOrders::kNone:
         break;
     }
   }
-  if (open == nullptr) return std::nullopt;
-  return {{std::string(kOpenName),
+  if (ambiguous == nullptr) return std::nullopt;
+  return {{std::string(kAmbiguousName),
            fmt::format("the scales '{}' may lie row by row (modelopt, compressed-tensors) or in "
                        "tiles (comfyui)",
-                       *open)}};
+                       *ambiguous)}};
 }
 
-/// Names codes and scales that no convention's rule finds.
+/// Finds codes and scales that fit no row of names: without scales they may be unscaled FP8.
 std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
   std::size_t fp8 = 0;
   for (const TensorLocation& location : checkpoint.tensors()) {
@@ -207,7 +207,7 @@ std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
            .assumed = true}};
 }
 
-/// Finds the convention, whatever its codes are.
+/// Finds the convention. Its codes may be integers.
 DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   if (const std::string* orphan = FindOrphan(checkpoint)) {
     return {
@@ -231,7 +231,7 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   return {std::string(kPlainName), "no tensor is quantized"};
 }
 
-/// Returns the name of a convention with that of the format which config.json states.
+/// Returns a convention's name, followed by the name of the format that config.json states.
 std::string WithFormat(const Checkpoint& checkpoint, std::string_view convention) {
   const json config = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
   for (const char* key : {"format", "quant_algo"}) {

@@ -15,14 +15,14 @@ inline constexpr std::string_view kPlainName = "plain";
 /// read and save tensors leave out.
 inline constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 
-/// Names a checkpoint that two conventions read, with other values.
-inline constexpr std::string_view kOpenName = "modelopt or comfyui";
+/// Names a checkpoint that fits two conventions, which read different values from it.
+inline constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
 
 /// The convention that a checkpoint is written in, and how that was found.
 struct DetectedConvention {
   std::string name;      // "narrowfloat", "plain", or a foreign convention's quant_method
-  std::string reason;    // what in the checkpoint says so
-  bool assumed = false;  // whether nothing says so: `reason` has to reach the user
+  std::string reason;    // the evidence in the checkpoint
+  bool assumed = false;  // whether there is no evidence; commands then print `reason`
 };
 
 /// Finds the convention of a checkpoint: this library's own by its metadata, others by

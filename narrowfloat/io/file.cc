@@ -21,8 +21,9 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
-// A file has one place that grows per type of its tensors. Fewer than 64 kB a write cost more than
-// copying them.
+// A safetensors file holds its tensors sorted by type, so a job that writes them in another order
+// appends at one position per type; each position has a buffer, a Run. Writes of less than 64 kB
+// take longer than copying into a buffer.
 constexpr std::size_t kRuns = 6, kRunBytes = std::size_t{256} << 10;
 constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
@@ -61,18 +62,18 @@ std::optional<mode_t> ModeOfReplaced(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
   if (S_ISREG(status.st_mode)) return status.st_mode & kModeBits;
-  // A rename would put a file in the place of a device or pipe, which its users then miss.
+  // A rename would replace a device or pipe, which its users could then no longer open.
   throw InvalidArgument(
       fmt::format("write: {}, must be a regular file or a new one", path.string()));
 }
 
-/// A name that nobody has yet. The process id keeps apart the writers of one machine; those of
-/// several, on a shared folder, are kept apart by O_EXCL.
+/// Creates a file with an unused name. The process id makes the names of one machine differ; on a
+/// folder that several machines share, O_EXCL refuses a name that is in use.
 FileDescriptor OpenTemporary(const std::filesystem::path& path, mode_t new_mode,
                              std::filesystem::path& temporary) {
   static std::atomic<unsigned> counter = 0;
   const std::optional<mode_t> replaced = ModeOfReplaced(path);
-  // Nobody else may read the file until it has the mode of one that nobody else may read.
+  // Private until it gets the mode of the file that it replaces, which may be private.
   const mode_t mode = replaced ? S_IRUSR | S_IWUSR : new_mode;
   for (;;) {
     temporary = FolderOf(path) / fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(),
@@ -187,7 +188,7 @@ void AtomicFile::Flush(Run& run) {
 }
 
 void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> bytes) {
-  unstarted_ += bytes.size();
+  unsubmitted_bytes_ += bytes.size();
   while (!bytes.empty()) {
     const ssize_t count =
         ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -196,10 +197,10 @@ void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> b
     offset += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
-  if (unstarted_ < kStartBytes) return;
+  if (unsubmitted_bytes_ < kStartBytes) return;
   // A hint: where the file system does not take it, Commit does all of the work.
   ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
-  unstarted_ = 0;
+  unsubmitted_bytes_ = 0;
 }
 
 void AtomicFile::Commit() {

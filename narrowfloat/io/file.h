@@ -12,7 +12,7 @@
 
 namespace narrowfloat::io {
 
-/// An open file, closed when this goes.
+/// Owns a file descriptor, which its destructor closes.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -104,8 +104,8 @@ class AtomicFile {
 
   std::filesystem::path path_, temporary_;
   FileDescriptor fd_;
-  std::vector<Run> runs_;        // the last one was begun last
-  std::uint64_t unstarted_ = 0;  // bytes whose way to the disk was not started
+  std::vector<Run> runs_;                // the last one was begun last
+  std::uint64_t unsubmitted_bytes_ = 0;  // written since the system was last asked to store them
 };
 
 /// Removes the temporary files in `folder` that no running process writes. Keeps a file whose lock

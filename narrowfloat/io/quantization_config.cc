@@ -64,8 +64,8 @@ Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& mo
   return modules;
 }
 
-/// Copies the key that holds while no value changes, if the input has it in the same convention and
-/// the formats of the output say nothing else.
+/// Copies the convention's kept_key, if the input is of the same convention and the formats of the
+/// output have not set it.
 void KeepKey(const ConventionRow& convention, const nlohmann::json& input, Json& output) {
   if (convention.kept_key == nullptr || TextAt(input, {"quant_method"}) != convention.name) return;
   const auto value = TextAt(input, {convention.kept_key});

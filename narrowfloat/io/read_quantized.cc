@@ -27,7 +27,7 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
   if (found.name == kLostMetadataName) {
     throw InvalidArgument(fmt::format("{}: {}: {}", operation, path, found.reason));
   }
-  if (found.name == kOpenName) {
+  if (found.name == kAmbiguousName) {
     throw InvalidArgument(fmt::format("{}: {}: {}; --from (in Python, from_=) must name one",
                                       operation, path, found.reason));
   }

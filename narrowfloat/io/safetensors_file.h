@@ -21,8 +21,8 @@ std::string SafetensorsSource(const std::filesystem::path& path);
 /// A safetensors file, its header read and checked, its data not yet. Any thread may read.
 class SafetensorsFile {
  public:
-  /// Errors: InvalidArgument "safetensors: <path>: rule, value" if it is damaged or lies; as
-  /// InputFile.
+  /// Errors: InvalidArgument "safetensors: <path>: rule, value" if it is damaged or its header is
+  /// wrong; as InputFile.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::string& path() const { return file_.path(); }

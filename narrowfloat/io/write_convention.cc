@@ -169,7 +169,7 @@ std::vector<float> GlobalsOf(const StoredTensor& tensor,
   return {GlobalOfAmax(amax, tensor.quantized->spec.e4m3_max)};
 }
 
-/// The names of a format's tensors, or those for tensors called so that mean the same.
+/// Returns the row of names by which a format holds a weight called `name`; nullptr if none does.
 const WeightNames* FindNames(const ConventionRow& convention, const WrittenFormat& format,
                              const std::string& name) {
   for (const WeightNames& names : convention.weights.subspan(format.names)) {

@@ -13,8 +13,8 @@
 
 namespace narrowfloat::io {
 
-/// Says what a quantized weight is, of any convention. Errors: Unsupported if its codes and scales
-/// have no counterpart elsewhere: columns alone, swizzled scales, blocks across rows.
+/// Returns the form of a quantized weight of any convention. Errors: Unsupported if its codes and
+/// scales have no counterpart elsewhere: columns alone, swizzled scales, blocks across rows.
 ForeignWeight FormOf(const StoredTensor& tensor);
 
 /// A weight without what its convention adds: codes row by row, one scale per block, no padding.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions of narrow formats that take fewer instructions in device code than their definitions.
-// tests/cuda/cuda_codec_test.cc compares them for all inputs.
+// Conversions of narrow formats that take fewer instructions in device code than the reference
+// (codec.h). tests/cuda/cuda_codec_test.cc compares both for all inputs.
 #pragma once
 
 #include <bit>

@@ -21,7 +21,7 @@ enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
 class Checkpoint;
 
-/// Sign of a convention in a checkpoint without a description: a tensor with the suffix of the
+/// Evidence of a convention in a checkpoint without a description: a tensor with the suffix of the
 /// codes and, of all but kName, their type and the scale beside it.
 enum class Evidence : std::uint8_t {
   kNone,
@@ -84,8 +84,8 @@ struct WrittenFormat {
 /// How one project stores quantized weights. Codes and scales have the meaning that their types
 /// and shapes say (ForeignWeight); a row lists what differs between projects.
 struct ConventionRow {
-  std::string_view name;                          // as quant_method says it
-  std::span<const std::string_view> other_names;  // that say the same
+  std::string_view name;                          // value of quant_method in config.json
+  std::span<const std::string_view> other_names;  // other values of quant_method for it
   std::span<const WeightNames> weights;           // tried in this order
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
   /// Suffixes of the scales of inputs, in the place of kPlainWeight; a float model lacks them, too.
@@ -94,12 +94,12 @@ struct ConventionRow {
   std::span<const WrittenFormat> written = {};
   std::span<const std::string_view> refused =
       {};                             // suffixes of tensors that change what codes mean
-  const char* refused_key = nullptr;  // of quantization_config: its groups do
+  const char* refused_key = nullptr;  // key of quantization_config; its groups change it, too
   std::string_view ignored = "";      // config.json's key for modules that are not quantized
-  const char* kept_key = nullptr;     // of quantization_config: it holds while no value changes
+  const char* kept_key = nullptr;     // key of quantization_config that conversions keep
   bool mixes = false;  // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
-  std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that do
+  std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that identify it
   /// Returns the weights that the files describe; null if this convention does not. Errors:
   /// InvalidArgument if a description is damaged; Unsupported for a format that is not read;
   /// IoError.
@@ -109,7 +109,7 @@ struct ConventionRow {
   std::vector<std::string> (*description_keys)(const Metadata&) = nullptr;
 };
 
-// One file each, with its descendants.
+// The rows, of which conventions/*.cc define one per project.
 extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
     kModelOpt, kMxfp8, kQuark, kTorchAo, kUnscaledFp8;
 
@@ -134,7 +134,7 @@ Metadata WithoutDescriptions(const Metadata& metadata);
 std::vector<std::string> ReadConventions();
 std::vector<std::string> WrittenConventions();
 
-/// Returns the names of those that are written beside this library's own.
+/// Returns the names of the conventions that are written, without this library's own.
 std::vector<std::string> OtherConventions();
 
 /// Checks the name of a convention that is read; `operation` begins the message. Errors:

@@ -33,7 +33,7 @@ constexpr WeightNames kV4Weights[] = {
 constexpr std::string_view kInputScales[] = {".activation_scale", ".input_scale", ".qscale_act"};
 constexpr std::string_view kAccessories[] = {"_proj_activation_scale"};
 
-// Scales of the whole tensor, which this convention has none of: another's files.
+// Scales of the whole tensor, which only files of other conventions have.
 constexpr std::string_view kRefused[] = {".weight_scale_2", ".weight_global_scale"};
 
 constexpr WrittenFormat kBlockUe8m0{

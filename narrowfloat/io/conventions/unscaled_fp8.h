@@ -17,7 +17,7 @@ struct PossibleScale {
   std::string weight, scale;
 };
 
-/// Returns the first such pair of a checkpoint's tensors, by their names.
+/// Compares the names of a checkpoint's tensors; returns the first such pair, nullopt if none.
 std::optional<PossibleScale> FindPossibleScale(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

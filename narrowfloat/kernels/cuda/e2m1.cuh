@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of E2M1, for devices without conversions to it. The tests compare it with the
-// definitions of numerics/, on a device for all inputs.
+// reference in numerics/, on a device for all inputs.
 //
 // The values of E2M1 are 0, 0.5, 1, 1.5, 2, 3, 4, 6 for the codes 0 to 7: steps of 0.5 below 2, of
 // 1 from there to 4, of 2 from there on.

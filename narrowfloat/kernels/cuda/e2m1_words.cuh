@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes words of bfloat16 items, for devices of compute capability 9.0 and later. Requires of all
 // functions: no item is NaN or infinite, and the magnitudes of the products with scales are less
-// than kFirstSaturated. The tests compare them with the definitions.
+// than kFirstSaturated. The tests compare them with the reference.
 #pragma once
 
 #include <cuda_runtime.h>

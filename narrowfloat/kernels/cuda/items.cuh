@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Items and codes in device code. Conversions of the hardware stand beside the definitions of
+// Items and codes in device code. Conversions of the hardware stand beside the reference in
 // numerics/; tests compare them for all inputs.
 #pragma once
 

@@ -17,12 +17,10 @@ from narrowfloat.te.jax.host import run_base, run_primitives
 PACKAGE = "transformer_engine"
 OLDEST, NEWEST = (2, 17), (2, 20)
 _TRITON = f"{PACKAGE}.pytorch.triton."
-# Unless the user has set them. A compiler need not be there for jit_fuser. No attention backend but
-# PyTorch's operators runs on the CPU, and it emulates FP8 there.
+# Unless the user has set them. A compiler need not be there for jit_fuser. Unfused attention, the
+# only one that runs on the CPU, emulates FP8. No variable chooses it: Megatron refuses that.
 ENVIRONMENT = {
     "NVTE_TORCH_COMPILE": "0",
-    "NVTE_FLASH_ATTN": "0",
-    "NVTE_FUSED_ATTN": "0",
     "NVTE_UnfusedDPA_Emulate_FP8": "1",
     "NVTE_FRAMEWORK": "pytorch",
 }
@@ -35,6 +33,9 @@ _FUSED = (
     "dgelu_fused_",
     "gelu_fused_",
 )
+_ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention.backends"
+# The packages of flash-attn begin so. None of them runs on a CPU.
+_FLASH_ATTENTION = "flash-attn"
 # TransformerEngine looks for CUDA's libraries unless this is set: its own way to be built without.
 _BUILDING = "NVTE_PROJECT_BUILDING"
 
@@ -160,6 +161,22 @@ def run_fused(module: ModuleType, run: Callable[[], None]) -> None:
         setattr(module, name, in_float32(getattr(module, name)))
 
 
+def run_attention(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs TransformerEngine's backends of attention as if flash-attn were not installed."""
+    version = metadata.version
+
+    def version_without_flash_attention(distribution_name: str) -> str:
+        if distribution_name.startswith(_FLASH_ATTENTION):
+            raise metadata.PackageNotFoundError(distribution_name)
+        return version(distribution_name)
+
+    metadata.version = version_without_flash_attention
+    try:
+        run()
+    finally:
+        metadata.version = version
+
+
 def run_tensors(module: ModuleType, run: Callable[[], None]) -> None:
     """Runs transformer_engine.pytorch.tensor, which replaces torch.nn.Module.float()."""
     from narrowfloat.pytorch import _module_patch
@@ -198,6 +215,7 @@ def install() -> None:
         {
             PACKAGE: run_package,
             f"{PACKAGE}.common": run_common,
+            _ATTENTION: run_attention,
             f"{PACKAGE}.jax.cpp_extensions": run_primitives,
             f"{PACKAGE}.jax.cpp_extensions.base": run_base,
             f"{PACKAGE}.pytorch.jit": run_fused,

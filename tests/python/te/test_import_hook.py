@@ -113,8 +113,39 @@ print(any(seen[1:]), len(seen) > 1, gc.isenabled())
 
 
 def test_variables_of_the_user_are_kept(run: Run) -> None:
-    code = START + "import os; print(os.environ['NVTE_FLASH_ATTN'], os.environ['NVTE_FUSED_ATTN'])"
-    assert run("-c", code, NVTE_FLASH_ATTN="1").stdout == "1 0\n"
+    names = "NVTE_TORCH_COMPILE", "NVTE_UnfusedDPA_Emulate_FP8"
+    code = START + f"import os; print(*map(os.environ.get, {names}))"
+    assert run("-c", code, NVTE_TORCH_COMPILE="1").stdout == "1 1\n"
+
+
+def test_no_backend_of_attention_is_chosen_by_a_variable(run: Run) -> None:
+    """Megatron refuses values other than its own."""
+    names = "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"
+    assert run("-c", START + f"import os; print(*map(os.getenv, {names}))").stdout == (
+        "None None None\n"
+    )
+
+
+def test_transformer_engine_alone_does_not_find_flash_attention(run: Run, site: Path) -> None:
+    folder = "transformer_engine/pytorch/attention/dot_product_attention"
+    finds = """
+        from importlib.metadata import PackageNotFoundError, version
+        def found(name):
+            try:
+                return version(name)
+            except PackageNotFoundError:
+                return None
+        names = "flash-attn", "flash-attn-3", "flash-attn-4", "beside"
+        versions = [*map(found, names)]
+        """
+    write(site, {"transformer_engine/pytorch/attention/__init__.py": ""})
+    write(site, {f"{folder}/__init__.py": "", f"{folder}/backends.py": finds, "plain.py": finds})
+    for name in ("flash_attn", "flash_attn_3", "flash_attn_4", "beside"):
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.8.3"
+        write(site, {f"{name}-2.8.3.dist-info/METADATA": text})
+    code = f"import {folder.replace('/', '.')}.backends as b, plain; "
+    done = run("-c", START + code + "print(b.versions, plain.versions)")
+    assert done.stdout == f"{[None] * 3 + ['2.8.3']} {['2.8.3'] * 4}\n", done.stderr
 
 
 def test_a_late_start_is_refused(run: Run) -> None:

@@ -23,6 +23,12 @@ def test_the_workspace_of_cublas_is_refused() -> None:
     assert str(raised.value) == message
 
 
+def test_fused_attention_is_refused_in_the_form_of_each_release() -> None:
+    backend = enums.NVTE_Fused_Attn_Backend.NVTE_No_Backend
+    assert native.get_fused_attn_backend(*range(20)) == backend  # up to 2.19
+    assert native.get_fused_attn_backend(object())[0] == backend
+
+
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 CHECKS = {
     "jax_products.py": ["products", "nvfp4", "groups", "plain", "sharded", "modes"],

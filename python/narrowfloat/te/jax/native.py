@@ -139,9 +139,16 @@ def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[
     return (((1,), DType.kFloat32),)
 
 
-def get_fused_attn_backend(*arguments: object) -> tuple[NVTE_Fused_Attn_Backend, str]:
-    """Returns that there is none, and why, so that TransformerEngine's JAX code runs."""
-    return NVTE_Fused_Attn_Backend.NVTE_No_Backend, "narrowfloat.te: the CPU has no cuDNN"
+def get_fused_attn_backend(
+    *arguments: object,
+) -> NVTE_Fused_Attn_Backend | tuple[NVTE_Fused_Attn_Backend, str]:
+    """Returns that there is none, so that TransformerEngine's JAX code runs.
+
+    A single argument holds all parameters since TransformerEngine 2.20: the reason is returned too.
+    """
+    backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
+    one = len(arguments) == 1
+    return (backend, "narrowfloat.te: the CPU has no cuDNN") if one else backend
 
 
 def get_grouped_gemm_setup_workspace_size(groups: int) -> NoReturn:

@@ -18,6 +18,8 @@ JAX_RUNTIME = "__narrowfloat_te_jax__"
 
 _CUDA_DEVICE = re.compile(r"cuda(:\d+)?")
 _CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
+# What x.type() returns for a tensor on the GPU.
+_CUDA_TENSOR_TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 _NCCL = re.compile(r"(cpu:gloo,)?(cuda:)?nccl")
 # Arguments that place a process on a GPU, by function. gloo and modules on the CPU take none.
 _PLACING_ARGUMENTS = {
@@ -143,6 +145,13 @@ def _matches(pattern: re.Pattern[str], node: ast.AST) -> bool:
 def device_text(node: ast.Constant, context: Context) -> ast.AST | None:
     """Replaces "cuda" and "cuda:0" by "cpu"."""
     return ast.Constant("cpu") if _matches(_CUDA_DEVICE, node) else None
+
+
+def tensor_type_text(node: ast.Constant, context: Context) -> ast.AST | None:
+    """Replaces "torch.cuda.FloatTensor", which x.type() returns, by "torch.FloatTensor"."""
+    if not _matches(_CUDA_TENSOR_TYPE, node):
+        return None
+    return ast.Constant(cast(str, node.value).replace(".cuda", "", 1))
 
 
 def backend_text(node: ast.Constant, context: Context) -> ast.AST | None:
@@ -430,10 +439,17 @@ def import_from_dynamo(node: ast.ImportFrom, context: Context) -> list[ast.stmt]
 
 Rule = Callable[[Any, Context], ast.AST | list[ast.stmt] | None]
 
-RULES_OF_TEXTS = (device_text, backend_text, formatted_device, computed_device, filled_device)
+RULES_OF_TEXTS = (
+    device_text,
+    backend_text,
+    tensor_type_text,
+    formatted_device,
+    computed_device,
+    filled_device,
+)
 
 RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
-    ast.Constant: (device_text, backend_text),
+    ast.Constant: (device_text, backend_text, tensor_type_text),
     ast.JoinedStr: (formatted_device,),
     ast.BinOp: (computed_device,),
     ast.Compare: (device_within,),

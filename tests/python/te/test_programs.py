@@ -14,6 +14,7 @@ SCRIPT = """
     x = torch.zeros(2, device="cuda")
     if __name__ == "__main__":
         print(x.is_cuda, beside.device(), te.device(), sys.argv[1:])
+        assert x.type() == "torch.cuda.FloatTensor"
     """
 BESIDE = """
     import torch
@@ -37,6 +38,7 @@ def test_explain_lists_every_rewrite_with_its_place(run: Run, tmp_path: Path) ->
     assert lines[:2] == ["argument:1: --device=cuda:0 -> --device=cpu", "argument:4: nccl -> gloo"]
     assert "train.py:6: 'cuda' -> 'cpu'" in lines
     assert "train.py:8: x.is_cuda -> __narrowfloat_te__.is_on_gpu(x)" in lines
+    assert "train.py:9: 'torch.cuda.FloatTensor' -> 'torch.FloatTensor'" in lines
     assert any(
         line.endswith(
             "beside.py:4: torch.ones(1).cuda(0) -> __narrowfloat_te__.move(torch.ones(1), 0)"

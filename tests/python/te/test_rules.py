@@ -16,6 +16,10 @@ CHANGED = {
         ("start('nccl')", "start('gloo')"),
         ("start('cpu:gloo,cuda:nccl')", "start('gloo')"),
     ],
+    _rules.tensor_type_text: [
+        ("x.type() == 'torch.cuda.FloatTensor'", "x.type() == 'torch.FloatTensor'"),
+        ("t = 'torch.cuda.sparse.HalfTensor'", "t = 'torch.sparse.HalfTensor'"),
+    ],
     _rules.formatted_device: [("d = f'cuda:{rank}'", "d = 'cpu'")],
     _rules.computed_device: [
         ("d = 'cuda:' + str(rank)", "d = 'cpu'"),
@@ -155,6 +159,8 @@ UNCHANGED = [
     "f'device cuda:{rank}'",
     "f'{backend}cuda'",
     "__all__ = ['cuda']",
+    "'torch.cuda.FloatTensor is a type'",
+    "types['torch.cuda.FloatTensor']",
     "import torch.cuda",
     "def f():\n    from torch._dynamo.comptime import comptime",
     "from torch.cuda import *",

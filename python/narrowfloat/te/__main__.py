@@ -5,13 +5,12 @@ import argparse
 import importlib.util
 import os
 import sys
-import types
 from pathlib import Path
 
 from narrowfloat import te
-from narrowfloat.te import _import_hook
+from narrowfloat.te import _import_hook, _script
 from narrowfloat.te._explain import explain
-from narrowfloat.te._settings import GENERATIONS, SETTINGS, package_names
+from narrowfloat.te._settings import GENERATIONS, package_names
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,22 +60,6 @@ def _error_in(options: argparse.Namespace) -> str | None:
     return None
 
 
-def run_script(script: Path, arguments: list[str]) -> None:
-    """Runs a script as `python SCRIPT ARGS` would, but rewritten.
-
-    Requires: sys.path[0] is the folder of the script.
-    """
-    folder = script.resolve().parent
-    SETTINGS.folders.add(folder)
-    sys.argv = [str(script), *_import_hook.rewrite_arguments(arguments)]
-    main = types.ModuleType("__main__")
-    main.__file__ = str(script)
-    loader = _import_hook.RewritingLoader("__main__", str(script))
-    main.__loader__ = loader
-    sys.modules["__main__"] = main
-    loader.exec_module(main)
-
-
 def main() -> None:
     """Runs the command line."""
     parser = _parser()
@@ -90,7 +73,7 @@ def main() -> None:
     te.also(options.also)
     if options.explain:
         _import_hook.OBSERVERS.append(explain)
-    run_script(options.script, options.arguments)
+    _script.run(options.script, options.arguments)
 
 
 if __name__ == "__main__":

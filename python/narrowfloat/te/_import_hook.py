@@ -64,20 +64,24 @@ class RewritingLoader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Runs the module's code."""
-        code = self.get_code(module.__name__)
-        prepare(module, self.path, self.rewrites)
         around = AROUND.get(module.__name__)
         if around:
-            around(module, lambda: exec(code, module.__dict__))
+            around(module, lambda: self.run_in(module.__dict__))
         else:
-            exec(code, module.__dict__)
+            self.run_in(module.__dict__)
+
+    def run_in(self, names: dict[str, Any]) -> None:
+        """Runs the module's code in given globals."""
+        code = self.get_code(self.name)
+        prepare(names, self.path, self.rewrites)
+        exec(code, names)
 
 
-def prepare(module: ModuleType, path: str, rewrites: list[Rewrite]) -> None:
-    """Gives a module what its rewritten code reads, and shows the rewrites to the observers."""
+def prepare(names: dict[str, Any], path: str, rewrites: list[Rewrite]) -> None:
+    """Adds what rewritten code reads to its globals, and shows the rewrites to the observers."""
     for name, ours in RUNTIMES.items():
         if any(name in made.after for made in rewrites):
-            module.__dict__[name] = importlib.import_module(ours)
+            names[name] = importlib.import_module(ours)
     for observer in OBSERVERS:
         observer(path, rewrites)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 # Environment variables, which the processes that a program starts see too.
 AS = "NF_TE_AS"
 ALSO = "NF_TE_ALSO"
+SCRIPT = "NF_TE_SCRIPT"  # the path of the script that _script.run() runs
 BESIDE_GPU = "NF_TE_BESIDE_GPU"
 
 # Hopper and Blackwell: the generations whose choices TransformerEngine's Python distinguishes.

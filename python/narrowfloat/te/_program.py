@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the main module of processes that a rewritten program starts: the program itself."""
+
+from narrowfloat.te import _script
+
+_script.run_again(globals())

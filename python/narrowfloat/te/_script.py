@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the script of a program, rewritten, as the main module of a process.
+
+multiprocessing's spawn and forkserver, and launchers of processes, start a main module anew by the
+name that its `__spec__` has. That of a script has none, and then they would run its file as it is.
+So the name is that of a module of ours, narrowfloat.te._program, which runs the same script.
+"""
+
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from narrowfloat.te import _import_hook
+from narrowfloat.te._settings import SCRIPT, SETTINGS
+
+_PROGRAM = "narrowfloat.te._program"
+
+
+def run(script: Path, arguments: list[str]) -> None:
+    """Runs a script as `python SCRIPT ARGS` would, but rewritten.
+
+    Requires: sys.path[0] is the folder of the script.
+    """
+    os.environ[SCRIPT] = os.path.abspath(script)
+    sys.argv = [str(script), *_import_hook.rewrite_arguments(arguments)]
+    main = types.ModuleType("__main__")
+    main.__spec__ = ModuleSpec(_PROGRAM, None)
+    # multiprocessing binds the second name when it is imported, which may have happened.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    _run_in(vars(main), str(script))
+
+
+def run_again(names: dict[str, Any]) -> None:
+    """Runs the script of the first process in the globals of this process's main module."""
+    script = os.environ[SCRIPT]
+    sys.argv[0] = script
+    if names["__name__"] == "__main__":
+        sys.path[0] = str(Path(script).resolve().parent)  # it was the current folder
+    _run_in(names, script)
+
+
+def _run_in(names: dict[str, Any], script: str) -> None:
+    """Runs a script in the globals of a module."""
+    SETTINGS.folders.add(Path(script).resolve().parent)
+    loader = _import_hook.RewritingLoader(names["__name__"], script)
+    names.update(__doc__=None, __file__=script, __cached__=None, __loader__=loader, __package__="")
+    names["__spec__"].loader = loader
+    loader.run_in(names)

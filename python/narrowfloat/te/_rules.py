@@ -46,6 +46,8 @@ _METHODS = {
     "pin_memory": "pin_memory",
     "record_stream": "record_stream",
 }
+# Programs register classes under their names, so that the text that name() returns is a key.
+_RETURNS_A_KEY = "name"
 # Methods of mappings, and our function in the place of `key in mapping`.
 _TAKE_A_KEY = ("contains", "get", "pop", "setdefault")
 _DEVICE_KEYWORDS = ("device", "device_type", "map_location")
@@ -113,6 +115,10 @@ def keys_of(node: ast.AST) -> Iterator[ast.expr]:
             yield node.slice
         case ast.Call(func=ast.Attribute(attr=name), args=[first, *_]) if name in _TAKE_A_KEY:
             yield first
+        case ast.FunctionDef(name=name) if name == _RETURNS_A_KEY:
+            for each in ast.walk(node):
+                if isinstance(each, ast.Return) and each.value is not None:
+                    yield each.value
 
 
 def _places_of_top_imports(node: ast.AST) -> Iterator[tuple[int, int]]:

@@ -159,6 +159,7 @@ UNCHANGED = [
     "f'device cuda:{rank}'",
     "f'{backend}cuda'",
     "__all__ = ['cuda']",
+    "def name():\n    if old:\n        return 'cuda'\n    return f'cuda:{rank}'",
     "'torch.cuda.FloatTensor is a type'",
     "types['torch.cuda.FloatTensor']",
     "import torch.cuda",
@@ -221,6 +222,7 @@ def test_other_code_stays(source: str) -> None:
     [
         ("{'cuda:0': 'cuda:1'}", "{'cuda:0': 'cpu'}"),
         ("f['a'].get('cuda', 'cuda')", "f['a'].get('cuda', 'cpu')"),
+        ("def name():\n    return f('cuda')", "def name():\n    return f('cpu')"),
         (
             "{torch.device('cuda'): 1}[torch.device('cuda')]",
             "{__narrowfloat_te__.device('cpu'): 1}[__narrowfloat_te__.device('cpu')]",

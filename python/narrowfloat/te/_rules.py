@@ -66,11 +66,13 @@ class Context(NamedTuple):
 
     torch_names holds the path below torch of each name, () of torch itself. top_imports are the
     places of imports that no function holds. uses_torch is False for modules of JAX or Triton.
+    own_is_cuda has the places of `.is_cuda` in methods is_cuda, with the name of their `self`.
     """
 
     torch_names: dict[str, tuple[str, ...]]
     top_imports: frozenset[tuple[int, int]]
     uses_torch: bool
+    own_is_cuda: dict[tuple[int, int], str]
 
     @classmethod
     def of(cls, tree: ast.Module) -> "Context":
@@ -83,7 +85,8 @@ class Context(NamedTuple):
             if root == "torch" and bound:
                 names[bound] = tuple(rest)
         uses_torch = "torch" in roots or roots.isdisjoint(_OTHER_FRAMEWORKS)
-        return cls(names, frozenset(_places_of_top_imports(tree)), uses_torch)
+        imports = frozenset(_places_of_top_imports(tree))
+        return cls(names, imports, uses_torch, dict(_places_of_own_is_cuda(tree)))
 
     def is_torch(self, node: ast.AST, *path: str) -> bool:
         """Returns whether an expression is torch.PATH."""
@@ -119,6 +122,17 @@ def keys_of(node: ast.AST) -> Iterator[ast.expr]:
             for each in ast.walk(node):
                 if isinstance(each, ast.Return) and each.value is not None:
                     yield each.value
+
+
+def _places_of_own_is_cuda(tree: ast.Module) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yields line and column of `.is_cuda` in methods is_cuda, and their first argument's name."""
+    for owner in ast.walk(tree):
+        for method in owner.body if isinstance(owner, ast.ClassDef) else ():
+            match method:
+                case ast.FunctionDef(name="is_cuda", args=ast.arguments(args=[first, *_])):
+                    for node in ast.walk(method):
+                        if isinstance(node, ast.Attribute) and node.attr == "is_cuda":
+                            yield (node.lineno, node.col_offset), first.arg
 
 
 def _places_of_top_imports(node: ast.AST) -> Iterator[tuple[int, int]]:
@@ -333,10 +347,16 @@ def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
 
 
 def cuda_tensor(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces x.is_cuda by a function that returns True for tensors on the CPU."""
+    """Replaces x.is_cuda by a function that returns True for tensors on the CPU.
+
+    In a class's own is_cuda the answer depends on the class: PyTorch reads it of its tensors.
+    """
     if node.attr != "is_cuda" or not isinstance(node.ctx, ast.Load):
         return None
-    return ast.Call(_runtime("is_on_gpu"), [node.value], [])
+    owner = context.own_is_cuda.get((node.lineno, node.col_offset))
+    if owner is None:
+        return ast.Call(_runtime("is_on_gpu"), [node.value], [])
+    return ast.Call(_runtime("is_part_on_gpu"), [node.value, ast.Name(owner, ast.Load())], [])
 
 
 def compiled_function(node: ast.FunctionDef, context: Context) -> ast.AST | None:

@@ -32,6 +32,7 @@ __all__ = [
     "fork_rng",
     "get_autocast_dtype",
     "is_on_gpu",
+    "is_part_on_gpu",
     "move",
     "pin_memory",
     "place",
@@ -136,6 +137,12 @@ def is_on_gpu(thing: Any) -> object:  # noqa: ANN401  # likewise
     return thing.is_cuda or (isinstance(thing, _STORED) and thing.device.type == "cpu")
 
 
+def is_part_on_gpu(part: Any, owner: object) -> object:  # noqa: ANN401  # likewise
+    """Returns what a class's is_cuda has for a part of it: a tensor's is False on the CPU.
+
+    PyTorch itself reads it there, and would call CUDA's driver.
+    """
+    return part.is_cuda if isinstance(owner, torch.Tensor) else is_on_gpu(part)
 def compile(function: Callable) -> Callable:
     """Returns torch.compile(function); TransformerEngine's own functions as they are.
 

@@ -111,7 +111,16 @@ CHANGED = {
     ],
     _rules.jax_platform: [("register(n, f, platform='CUDA')", "register(n, f, platform='cpu')")],
     _rules.cuda_version: [("float(torch.version.cuda)", "float(__narrowfloat_te__.cuda.version)")],
-    _rules.cuda_tensor: [("x.data.is_cuda", "__narrowfloat_te__.is_on_gpu(x.data)")],
+    _rules.cuda_tensor: [
+        ("x.data.is_cuda", "__narrowfloat_te__.is_on_gpu(x.data)"),
+        ("def is_cuda(x):\n    return x.is_cuda",)
+        + ("def is_cuda(x):\n    return __narrowfloat_te__.is_on_gpu(x)",),
+        ("class A:\n\n    @property\n    def is_cuda(self):\n        return self.a.is_cuda",)
+        + (
+            "class A:\n\n    @property\n    def is_cuda(self):\n"
+            "        return __narrowfloat_te__.is_part_on_gpu(self.a, self)",
+        ),
+    ],
     _rules.compiled_function: [
         (
             "@torch.compile\n@other\ndef f():\n    pass",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from narrowfloat.pytorch import _slow_products
 from narrowfloat.pytorch.tex import gemm
 from narrowfloat.te import cuda, runtime
@@ -166,6 +167,20 @@ def test_tensors_storages_and_modules_stay_on_the_cpu() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([x])
     assert runtime.is_on_gpu(packed) is True
     assert runtime.is_on_gpu(x.to("meta")) is False
+
+
+def test_is_cuda_of_a_class_depends_on_whether_pytorch_reads_it(te: ModuleType) -> None:
+    x = torch.ones(1)
+    assert runtime.is_part_on_gpu(x, x) is False
+    assert runtime.is_part_on_gpu(x, Own()) is True
+    with te.quantized_model_init():
+        weight = te.Linear(32, 32).weight
+    assert weight.is_cuda is False and runtime.is_on_gpu(weight) is True
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        dist.broadcast(weight, 0)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_storages_that_a_program_moves_are_loaded() -> None:

@@ -386,7 +386,7 @@ def jax_platform(node: ast.keyword, context: Context) -> ast.AST | None:
 
 
 def coalesced_collectives(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces torch.distributed's manager of batched collectives, which gloo does not have."""
+    """Replaces torch.distributed's manager of batched collectives, which fails over gloo."""
     if node.attr == "_coalescing_manager":
         return _runtime("coalescing_manager", ctx=node.ctx)
     return None
@@ -406,14 +406,29 @@ def import_from_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] |
     ]
 
 
+def _import_without(node: ast.ImportFrom, name: str, ours: str) -> list[ast.stmt] | None:
+    """Returns the import without a name, which is assigned ours; None if it is not imported."""
+    found = [alias for alias in node.names if alias.name == name]
+    others = [alias for alias in node.names if alias.name != name]
+    kept: list[ast.stmt] = [ast.ImportFrom(node.module, others, 0)] if others else []
+    made: list[ast.stmt] = [
+        ast.Assign([ast.Name(alias.asname or name, ast.Store())], _runtime(ours)) for alias in found
+    ]
+    return kept + made if found else None
+
+
 def import_of_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
     """Replaces `from torch import cuda` likewise."""
-    if node.level or node.module != "torch" or all(a.name != "cuda" for a in node.names):
+    if node.level or node.module != "torch":
         return None
-    others = [alias for alias in node.names if alias.name != "cuda"]
-    name = next(alias.asname or alias.name for alias in node.names if alias.name == "cuda")
-    kept: list[ast.stmt] = [ast.ImportFrom("torch", others, 0)] if others else []
-    return [*kept, ast.Assign([ast.Name(name, ast.Store())], _runtime("cuda"))]
+    return _import_without(node, "cuda", "cuda")
+
+
+def import_of_coalescing(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
+    """Replaces `from torch.distributed import _coalescing_manager` likewise."""
+    if node.level or not f"{node.module}.".startswith("torch.distributed."):
+        return None
+    return _import_without(node, "_coalescing_manager", "coalescing_manager")
 
 
 def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt] | None:
@@ -502,6 +517,6 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         jax_function,
     ),
     ast.FunctionDef: (compiled_function,),
-    ast.ImportFrom: (import_from_cuda, import_of_cuda, import_from_dynamo),
+    ast.ImportFrom: (import_from_cuda, import_of_cuda, import_of_coalescing, import_from_dynamo),
     ast.Import: (renamed_import_of_cuda, import_of_dynamo),
 }

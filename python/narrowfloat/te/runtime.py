@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that rewritten modules call at run time, in place of CUDA's part of PyTorch."""
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d as c10d
 from torch.nn.utils.rnn import PackedSequence
 
 from narrowfloat.pytorch._slow_products import SLOW_DTYPES
@@ -143,6 +145,8 @@ def is_part_on_gpu(part: Any, owner: object) -> object:  # noqa: ANN401  # likew
     PyTorch itself reads it there, and would call CUDA's driver.
     """
     return part.is_cuda if isinstance(owner, torch.Tensor) else is_on_gpu(part)
+
+
 def compile(function: Callable) -> Callable:
     """Returns torch.compile(function); TransformerEngine's own functions as they are.
 
@@ -219,17 +223,30 @@ def _multiplied(
     return function(*wide, **named).to(dtype)
 
 
-class coalescing_manager(AbstractContextManager):
-    """Runs the collectives within it one after another: gloo cannot batch them."""
+@contextlib.contextmanager
+def coalescing_manager(
+    group: c10d.ProcessGroup | None = None, device: object = None, async_ops: bool = False
+) -> Iterator[c10d._CoalescingManager]:
+    """Stands in for torch.distributed's manager: starts the collectives within it one by one.
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def wait(self) -> None:
-        """Returns at once: the collectives have finished."""
+    gloo has no batch for a device, and corrupts a batch of several dtypes. As with PyTorch's
+    manager, the collectives start at the end, and wait() waits for all of them.
+    Errors: ValueError within another manager of the group.
+    """
+    group = group or c10d._get_default_group()
+    batches = c10d._world.pg_coalesce_state
+    if group in batches:
+        raise ValueError("coalescing_manager: must not be entered twice for a group")
+    batches[group] = []
+    manager = c10d._CoalescingManager()
+    try:
+        yield manager
+    finally:
+        batch = batches.pop(group)
+    for each in batch:
+        tensors = [each.tensor] if each.dst_tensor is None else [each.dst_tensor, each.tensor]
+        reduction = {} if each.redop is None else {"op": each.redop}
+        manager.append(each.op(*tensors, **reduction, group=group, async_op=async_ops))
 
 
 def spec_from_file_location(

@@ -142,6 +142,15 @@ CHANGED = {
     _rules.import_of_cuda: [
         ("from torch import cuda, nn", "from torch import nn\ncuda = __narrowfloat_te__.cuda"),
     ],
+    _rules.import_of_coalescing: [
+        ("from torch.distributed import _coalescing_manager",)
+        + ("_coalescing_manager = __narrowfloat_te__.coalescing_manager",),
+        ("from torch.distributed.distributed_c10d import Work, _coalescing_manager as c",)
+        + (
+            "from torch.distributed.distributed_c10d import Work\n"
+            "c = __narrowfloat_te__.coalescing_manager",
+        ),
+    ],
     _rules.renamed_import_of_cuda: [
         ("import torch.cuda.nvtx as n", "n = __narrowfloat_te__.cuda.nvtx"),
     ],
@@ -171,6 +180,7 @@ UNCHANGED = [
     "def name():\n    if old:\n        return 'cuda'\n    return f'cuda:{rank}'",
     "'torch.cuda.FloatTensor is a type'",
     "types['torch.cuda.FloatTensor']",
+    "from .distributed import _coalescing_manager",
     "import torch.cuda",
     "def f():\n    from torch._dynamo.comptime import comptime",
     "from torch.cuda import *",

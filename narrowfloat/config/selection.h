@@ -37,8 +37,8 @@ class SelectionRule {
   std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
-/// What config.json says about the orientation of a model's matrices: [outputs, inputs] or the
-/// reverse.
+/// The fields of config.json from which DecideByDefault tells whether matrices are stored as
+/// [outputs, inputs] or the reverse.
 struct Model {
   std::string type{};            // model_type
   std::string text_type{};       // that of text_config

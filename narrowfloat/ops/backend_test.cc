@@ -8,12 +8,10 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "narrowfloat/ops/amax.h"
@@ -28,7 +26,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/swizzle.h"
-#include "narrowfloat/ops/view_checks.h"
+#include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -202,15 +200,6 @@ class RecordingBackend final : public Backend {
     noop = execution.noop;
   }
 };
-
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 constexpr const char* kBlocks = "fp8_block128x128_e4m3:columnwise=1";
 
@@ -593,107 +582,6 @@ TEST_F(BackendTest, ErrorsOfADeviceReachTheCaller) {
   backend_.fails = true;
   EXPECT_THROW(Quantize(in_, quantized_), DeviceError);
   EXPECT_EQ(MessageOf([&] { Quantize(in_, quantized_); }), "cuda: the device is gone");
-}
-
-TEST(QuantizeTest, LeavesBuffersAloneThatTheSpecDoesNotAskFor) {
-  const Shape shape{34, 66};  // scales have padding
-  std::vector<float> items(FlattenShape(shape).Size(), 3.0f);
-  const TensorView in{reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, shape};
-  for (const SchemeInfo& scheme : kSchemes) {
-    for (const Direction left_out : {Direction::kRowwise, Direction::kColumnwise}) {
-      SCOPED_TRACE(fmt::format("{} {}", scheme.name, Text(left_out)));
-      std::array<std::vector<std::byte>, kRoleCount> memory;
-      const auto fill = [&](const BufferPlan& buffer) {
-        auto& bytes = memory[static_cast<std::size_t>(buffer.role)];
-        bytes.assign(BufferBytes(buffer), std::byte{0xAB});
-        return bytes.data();
-      };
-      auto view = BindBuffers<QuantizedView>({.scheme = &scheme, .columnwise = true}, shape, fill);
-      (left_out == Direction::kRowwise ? view.spec.rowwise : view.spec.columnwise) = false;
-      Quantize(in, view);
-      for (std::size_t i = 0; i < kRoleCount; ++i) {
-        if (HasRole(view.spec, static_cast<Role>(i))) continue;
-        const std::vector<std::byte> untouched(memory[i].size(), std::byte{0xAB});
-        EXPECT_EQ(memory[i], untouched) << RoleName(static_cast<Role>(i));
-      }
-    }
-  }
-}
-
-TEST(QuantizeTest, WritesNothingUnderAWrongNumberOfThreads) {
-  const Shape shape{34, 66};
-  std::vector<float> items(FlattenShape(shape).Size(), 3.0f), sums(66, 3.0f);
-  const TensorView in{reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, shape};
-  const TensorView dbias{reinterpret_cast<std::byte*>(sums.data()), DType::kFloat32, {66}};
-  std::vector<std::byte> memory(std::size_t{1} << 16, std::byte{0xAB});
-  const std::vector<std::byte> untouched = memory;
-  for (const SchemeInfo& scheme : kSchemes) {
-    std::size_t used = 0;
-    const auto next = [&](const BufferPlan& buffer) {
-      return memory.data() + std::exchange(used, used + RoundUp(BufferBytes(buffer), 64));
-    };
-    const QuantSpec spec{.scheme = &scheme, .columnwise = true};
-    const auto out = BindBuffers<QuantizedView>(spec, shape, next);
-    ASSERT_LE(used, memory.size());
-    const auto expect_refused = [&](const Execution& execution, const char* message) {
-      EXPECT_EQ(MessageOf([&] { Quantize(in, out, execution); }), message);
-      EXPECT_EQ(MessageOf([&] { QuantizeDbias(in, out, dbias, execution); }), message);
-      EXPECT_EQ(MessageOf([&] {
-                  GroupedQuantize(std::vector<ConstTensorView>{in}, std::vector{out}, execution);
-                }),
-                message);
-    };
-    expect_refused({.threads = -1}, "threads: must be 0 (choose) or a number of threads, got -1");
-    setenv("NF_NUM_THREADS", "x", 1);
-    expect_refused({}, "threads: NF_NUM_THREADS must be an integer from 1 to 2147483647, got 'x'");
-    unsetenv("NF_NUM_THREADS");
-    EXPECT_EQ(memory, untouched) << scheme.name;
-    EXPECT_EQ(sums, std::vector<float>(66, 3.0f)) << scheme.name;
-  }
-}
-
-TEST(CallTensorsTest, EmptyTensorsHaveNoExtentWhateverTheirOtherDimensionsAre) {
-  std::byte memory[1];
-  constexpr std::int64_t kLong = std::int64_t{1} << 62;
-  for (const Shape& shape : {Shape{kLong, 4, 0, 1}, Shape{0, kLong, 4}}) {
-    const TensorView view{memory, DType::kFloat32, shape, {}};
-    const Extent extent = ExtentOf(view);
-    EXPECT_EQ(extent.begin, extent.end);
-  }
-  const TensorView strided{memory, DType::kFloat32, {0, kLong, 4}, {1, 16, 4}};
-  EXPECT_TRUE(IsContiguous(strided));
-}
-
-TEST(CallTensorsTest, FindsEveryOverlapOfWrittenMemory) {
-  std::byte memory[40];
-  const auto extent = [&](int begin, int end) { return Extent{memory + begin, memory + end}; };
-  struct Case {
-    Extent first, second;  // written
-    Extent read;
-    const char* message;
-  };
-  const Case cases[] = {
-      {extent(0, 4), extent(4, 8), extent(8, 12), "no error"},
-      {extent(8, 12), extent(0, 4), extent(4, 8), "no error"},
-      {extent(0, 5), extent(4, 8), extent(8, 12), "test: first must not overlap second"},
-      {extent(4, 8), extent(0, 5), extent(8, 12), "test: first must not overlap second"},
-      {extent(0, 4), extent(4, 8), extent(7, 12), "test: second must not overlap read"},
-      {extent(0, 4), extent(4, 8), extent(0, 1), "test: first must not overlap read"},
-      {extent(2, 3), extent(20, 24), extent(0, 12), "test: first must not overlap read"},
-      {extent(0, 30), extent(30, 31), extent(2, 3), "test: first must not overlap read"},
-      {extent(5, 5), extent(4, 8), extent(6, 6), "no error"},  // empty ones overlap nothing
-      {{}, {}, extent(0, 8), "no error"},
-  };
-  for (const Case& c : cases) {
-    CallTensors call("test");
-    call.Write({"first"}, c.first, Device::kCpu);
-    call.Write({"second"}, c.second, Device::kCpu);
-    const TensorView read{
-        memory + (c.read.begin - memory), DType::kUInt8, {c.read.end - c.read.begin}};
-    call.Read({"read"}, read);
-    call.Read({"also read"}, read);  // what is read may overlap
-    EXPECT_EQ(MessageOf([&] { call.CheckDisjoint(); }), c.message);
-  }
 }
 
 }  // namespace

@@ -2,14 +2,11 @@
 #include "narrowfloat/ops/cpu/fast_gemm.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <tuple>
@@ -18,7 +15,6 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/cpu/bfloat16_multiply.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
@@ -550,34 +546,6 @@ TEST(ExpansionTest, BlocksOfZerosSetNoExponent) {
     const auto plan = PlanExpansion(a.view, direction, a.view, direction);
     ASSERT_TRUE(plan);
     EXPECT_EQ(plan->Factor(), 1.0);
-  }
-}
-
-TEST(ModuleTest, DISABLED_LooksBesideThisProgram) {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  try {
-    LoadBFloat16Multiply();
-  } catch (const Unsupported& error) {
-    EXPECT_NE(std::string(error.what()).find((folder / "libnarrowfloat_onednn.so").string()),
-              std::string::npos)
-        << error.what();
-  }
-}
-
-// Runs that test in a process whose name is not the path of its file.
-TEST(ModuleTest, LooksBesideAProgramOfAnyName) {
-  for (const char* name : {"fast_gemm_test", "./fast_gemm_test"}) {
-    const pid_t child = fork();
-    if (child == 0) {
-      unsetenv("NF_ONEDNN_MODULE");
-      if (chdir("/") == 0)
-        execl("/proc/self/exe", name, "--gtest_also_run_disabled_tests",
-              "--gtest_filter=ModuleTest.DISABLED_LooksBesideThisProgram", nullptr);
-      _exit(1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << name;
   }
 }
 

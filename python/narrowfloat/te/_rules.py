@@ -18,7 +18,7 @@ JAX_RUNTIME = "__narrowfloat_te_jax__"
 
 _CUDA_DEVICE = re.compile(r"cuda(:\d+)?")
 _CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
-# What x.type() returns for a tensor on the GPU.
+# The names that PyTorch's Tensor.type() returns for tensors on a GPU: "torch.cuda.FloatTensor".
 _CUDA_TENSOR_TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 _NCCL = re.compile(r"(cpu:gloo,)?(cuda:)?nccl")
 # Arguments that place a process on a GPU, by function. gloo and modules on the CPU take none.

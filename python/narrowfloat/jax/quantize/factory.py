@@ -53,8 +53,9 @@ class QuantizerFactory:
         """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
         class's.
 
-        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError if several grouped ones
-        are asked for, for a negative number or less than one group, and as the class.
+        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError if n_groups is given and
+        n_quantizers is not 1, if n_quantizers is negative or n_groups below 1; the errors of the
+        quantizer's class.
         """
         check_kind("quantizer", "scaling_mode", scaling_mode, ScalingMode)
         n_quantizers = count_of("quantizer", "n_quantizers", n_quantizers, 0)

@@ -142,9 +142,10 @@ def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[
 def get_fused_attn_backend(
     *arguments: object,
 ) -> NVTE_Fused_Attn_Backend | tuple[NVTE_Fused_Attn_Backend, str]:
-    """Returns that there is none, so that TransformerEngine's JAX code runs.
+    """Returns NVTE_No_Backend: no backend of fused attention runs on a CPU.
 
-    A single argument holds all parameters since TransformerEngine 2.20: the reason is returned too.
+    TransformerEngine 2.20 passes all parameters in one argument, and expects the reason beside the
+    backend; earlier releases pass several, and expect the backend alone.
     """
     backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
     one = len(arguments) == 1

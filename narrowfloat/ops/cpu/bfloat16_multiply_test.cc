@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where mode `fast` looks for oneDNN's module.
+#include "narrowfloat/ops/cpu/bfloat16_multiply.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+// Is disabled because it is a part of the next test, which runs it in other processes.
+TEST(ModuleTest, DISABLED_LooksBesideThisProgram) {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  try {
+    LoadBFloat16Multiply();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find((folder / "libnarrowfloat_onednn.so").string()),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Runs the test above in processes whose name is not the path of the program's file.
+TEST(ModuleTest, LooksBesideAProgramOfAnyName) {
+  for (const char* name : {"fast_gemm_test", "./fast_gemm_test"}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      unsetenv("NF_ONEDNN_MODULE");
+      if (chdir("/") == 0)
+        execl("/proc/self/exe", name, "--gtest_also_run_disabled_tests",
+              "--gtest_filter=ModuleTest.DISABLED_LooksBesideThisProgram", nullptr);
+      _exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << name;
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat

@@ -278,8 +278,9 @@ void DequantizeOne(const ConstQuantizedView& in, Direction direction, const Tens
   call.dtype = out.dtype;
   call.direction = direction;
   call.in = MemoryOf(in, direction);
-  if (NeedsAmax(*in.spec.scheme) && !in.spec.row_scaled)
-    call.in.amax.at = reinterpret_cast<const float*>(in[AmaxRole(direction)].data);
+  const std::byte* amax = in[AmaxRole(direction)].data;
+  if (amax != nullptr && call.in.line_amaxes == nullptr)
+    call.in.amax.at = reinterpret_cast<const float*>(amax);
   call.out = RowsOf(out);
   call.options = ScaleOptionsOf(in.spec, out.dtype);
   call.noop = noop;

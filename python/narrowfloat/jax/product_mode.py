@@ -36,8 +36,8 @@ class product_mode:
     "reproducible" gives the same bytes on every machine and at every number of threads. "fast"
     expands the codes to bfloat16 where that loses nothing, and lets XLA multiply with sums in
     float32; other products, and those of groups, stay as they are. A function that was traced in
-    one mode is traced again in the other. Until a context is entered, the
-    call is a setting of the process, which other threads see if they trace in this moment. The
+    one mode is traced again in the other. Constructing the object sets the mode of the process
+    until `with` enters it, so that a trace in another thread at that moment sees the mode. The
     first mode is that of the environment's NF_PRODUCT, else "reproducible".
     Errors: ValueError for another mode.
     """

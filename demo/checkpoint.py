@@ -15,7 +15,10 @@ SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def model_folder() -> Path:
-    """The folder with weights, configuration and vocabulary. Raises FileNotFoundError."""
+    """Returns the folder with weights, configuration and vocabulary.
+
+    Errors: FileNotFoundError if the package or its weights are not there.
+    """
     # find_spec does not run the package: only its data is wanted.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
@@ -31,11 +34,11 @@ def model_folder() -> Path:
 
 
 def check_model(folder: Path) -> None:
-    """Raises ValueError unless the weights are, byte for byte, the ones the demo speaks of."""
+    """Checks the bytes of the weights. Errors: ValueError if they are not those of the model."""
     with (folder / WEIGHTS).open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
-        raise ValueError(f"demo: {WEIGHTS} has to have SHA-256 {SHA256}, has {found}")
+        raise ValueError(f"demo: {WEIGHTS} must have SHA-256 {SHA256}, got {found}")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 
 usage: python -m demo.debug_hunt [--plot FILE] [--tensorboard FOLDER]
 
-Three configurations under demo/debug/ list suspects. Each run trains the same small network a
-little further, with half of them in E5M2; where the loss breaks away, the search goes on.
-docs/debug.md tells it step by step.
+Three configurations under demo/debug/ list suspects. Each run trains the same small network for
+some more steps, with half of them in E5M2; the search goes on in the half whose loss breaks away.
+docs/debug.md explains it step by step.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def session(config: dict[str, Any], folder: str, writer: object = None) -> Itera
 
 
 def train(model: Network, config: dict[str, Any] | None, writer: object = None) -> list[float]:
-    """Returns the losses of FURTHER_STEPS steps from where `model` stands, which stays as it is."""
+    """Trains a copy of `model` for FURTHER_STEPS steps. Returns the losses."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if config is not None:
             stack.enter_context(session(config, folder, writer))
@@ -89,7 +89,7 @@ def final(losses: list[float]) -> float:
 
 
 class Hunt:
-    """Runs with suspects in E5M2, and what they came to."""
+    """Trains the model with suspects in E5M2, and prints each loss."""
 
     def __init__(self, model: Network) -> None:
         self.model = model

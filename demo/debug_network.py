@@ -13,7 +13,7 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Network(torch.nn.Module):
-    """Five linear layers; `fuse` reads the sinks, and its weights for them add up to nothing."""
+    """Five linear layers; `fuse` reads the sinks, and its weights for them add up to 0 at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Network(torch.nn.Module):
 
 
 class Task:
-    """Batches by number: what a fixed network of another kind makes of random inputs."""
+    """Makes batches by number: random inputs, and the outputs of another, fixed network."""
 
     def __init__(self) -> None:
         random = torch.Generator().manual_seed(1)

@@ -8,7 +8,7 @@ Statistics = dict[str, list[tuple[int, float]]]
 
 
 def plot(curves: Curves, statistics: Statistics, file: Path) -> None:
-    """Losses by step on the left, the largest activation of each layer on the right."""
+    """Draws losses by step on the left, the largest activation of each layer on the right."""
     import matplotlib
 
     matplotlib.use("Agg")

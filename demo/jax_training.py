@@ -5,8 +5,8 @@ usage: python -m demo.jax_training [RECIPE...] [--steps N] [--plot FILE]
 
 The text is Python's own standard library, character by character; the model a transformer of two
 blocks. Every recipe starts from the same weights and sees the same text. Weights are kept in
-float32; activations are bfloat16; the four matrix products of a block, their gradients with respect
-to input and weight included, are of quantized tensors.
+float32; activations are bfloat16. The four matrix products of a block and their gradients with
+respect to input and weight multiply quantized tensors.
 """
 
 import argparse
@@ -52,7 +52,7 @@ RECIPES: dict[str, Recipe | None] = {
 
 
 def make_set(recipe: Recipe | None, state: jax.Array) -> QuantizerSet:
-    """Quantizers of a layer; `state` is the seed and offset of its stochastic rounding."""
+    """Returns the quantizers of a layer. state: seed and offset of its stochastic rounding."""
     rounds = isinstance(recipe, NVFP4BlockScaling)
     gradient = QuantizeMeta(stochastic_rounding_rng_state=state) if rounds else QuantizeMeta()
     metas = QuantizeMetaSet(QuantizeMeta(), QuantizeMeta(), gradient)
@@ -60,7 +60,7 @@ def make_set(recipe: Recipe | None, state: jax.Array) -> QuantizerSet:
 
 
 def load_text() -> tuple[np.ndarray, int]:
-    """Characters of the standard library's modules as numbers, and how many kinds there are."""
+    """Returns the characters of the standard library as numbers, and the number of kinds."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))[:80]
     text = "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
     characters = np.frombuffer(text.encode("ascii", "ignore"), np.uint8)
@@ -69,7 +69,7 @@ def load_text() -> tuple[np.ndarray, int]:
 
 
 def batches(text: np.ndarray, steps: int) -> Iterator[jax.Array]:
-    """Pieces of the text, the same ones in every run."""
+    """Yields pieces of the text, the same ones in every run."""
     random = np.random.default_rng(0)
     for _ in range(steps):
         starts = random.integers(0, len(text) - CONTEXT - 1, BATCH)
@@ -77,7 +77,7 @@ def batches(text: np.ndarray, steps: int) -> Iterator[jax.Array]:
 
 
 def make_params(kinds: int) -> Params:
-    """Weights before the first step."""
+    """Returns the weights before the first step."""
     shapes = {"embed": (kinds, WIDTH), "place": (CONTEXT, WIDTH), "out": (WIDTH, kinds)}
     for i in range(BLOCKS):
         shapes |= {
@@ -133,7 +133,7 @@ def loss_of(params: Params, text: jax.Array, step: jax.Array, recipe: Recipe | N
 def update(
     params: Params, moments: tuple[Params, Params], text: jax.Array, step: jax.Array, recipe: str
 ) -> tuple[Params, tuple[Params, Params], jax.Array]:
-    """Returns one step of Adam."""
+    """Takes a step of Adam. Returns the new weights and moments, and the loss."""
     loss, gradients = jax.value_and_grad(loss_of)(params, text, step, RECIPES[recipe])
     moved = [
         jax.tree.map(lambda m, g, b=beta, p=power: b * m + (1 - b) * g**p, old, gradients)
@@ -173,7 +173,7 @@ def plot(curves: dict[str, list[float]], file: Path) -> None:
         width = max(len(losses) // 40, 1)
         mean = np.convolve(losses, np.ones(width) / width, "valid")
         axes.plot(np.arange(len(mean)) + width, mean, label=recipe)
-    axes.set(xlabel="step", ylabel="cross entropy, nats a character")
+    axes.set(xlabel="step", ylabel="cross entropy, nats per character")
     axes.legend()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
@@ -187,7 +187,7 @@ def main() -> None:
     options = parser.parse_args()
     unknown = [recipe for recipe in options.recipes if recipe not in RECIPES]
     if unknown:
-        parser.error(f"there is no recipe '{unknown[0]}', there are: {', '.join(RECIPES)}")
+        parser.error(f"RECIPE must be one of {', '.join(RECIPES)}, got '{unknown[0]}'")
 
     text, kinds = load_text()
     print(f"{len(text) / 1e6:.1f} M characters of {kinds} kinds, {options.steps} steps\n")

@@ -11,8 +11,6 @@ import numpy as np
 import narrowfloat as nf
 
 ROUNDS = 25  # a time is the best of so many; the first ones touch the pages
-
-
 EXACT_BELOW = -10  # relative errors below 2^-10 count as exact: no format here has 10 bits
 
 

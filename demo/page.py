@@ -102,7 +102,7 @@ def table(results: Sequence[Result], baseline: Baseline) -> str:
 
 
 def key(pairs: Pairs, baseline: Baseline) -> str:
-    """Names the colours of the pairs."""
+    """Returns the names of the pairs beside their colours."""
     entries = (
         f'<span><i style="background: var(--p{index})"></i>{escape(one)} / {escape(other)} '
         f'<span class="soft">{value:.4f}</span></span>'

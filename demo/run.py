@@ -2,8 +2,8 @@
 """Quantizes a real sentence model in every scheme and shows what that costs.
 
 Each scheme: the command line quantizes the checkpoint, Python loads it, and the model runs from
-the dequantized weights. The table that matters goes to stdout, every number to a page, progress to
-stderr.
+the dequantized weights. A table of the main numbers goes to stdout, every number to a page,
+progress to stderr.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from demo.checkpoint import WEIGHTS, check_model, model_folder
 from demo.model import SentenceModel
 from demo.result import Baseline, Result
 
-# The tool leaves embeddings alone unless told. Half of this small model is one: it is taken along.
+# By default the tool leaves embeddings alone. One is half of this small model, so it is included.
 INCLUDE = ("--include", "*_embeddings.weight")
 
 PAIRS = (
@@ -83,7 +83,7 @@ def cells(result: Result, baseline: Baseline) -> list[str]:
 
 
 def conclusion(results: list[Result], baseline: Baseline) -> list[str]:
-    """Lines that say what the table shows, one per element format."""
+    """Returns the lines that sum the table up, one per element format."""
     lines = ["SQNR: signal over quantization noise. Largest shift: of the four similarities.", ""]
     for element in dict.fromkeys(result.element for result in results):
         group = [result for result in results if result.element == element]
@@ -140,10 +140,7 @@ def quantize_file(source: Path, target: Path, scheme: str) -> None:
 
 
 def run_tool(*arguments: str) -> str:
-    """Returns what `narrowfloat` prints.
-
-    Raises RuntimeError with what it complained of if it fails.
-    """
+    """Returns what `narrowfloat` prints. Errors: RuntimeError with its message if it fails."""
     command = [str(Path(sys.executable).with_name("narrowfloat")), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -184,14 +181,14 @@ def scheme_rows() -> list[dict[str, str]]:
 
 
 def line(row: list[str]) -> str:
-    """Aligns the first cell left, the others right."""
+    """Returns a line of the table: the first cell aligned left, the others right."""
     widths = [width for _, width in COLUMNS]
     first, *others = zip(row, widths, strict=True)
     return f"{first[0]:{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in others)
 
 
 def progress(text: str) -> None:
-    """Prints a line on a terminal that the next one replaces; elsewhere the table tells."""
+    """Prints a line that the next one replaces, on a terminal; elsewhere prints nothing."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 UNKNOWN, FIRST, LAST = "[UNK]", "[CLS]", "[SEP]"
 CONTINUES = "##"  # in front of every piece but a word's first
-LONGEST_WORD = 100  # longer ones are unknown, so that hostile text costs nothing
+LONGEST_WORD = 100  # longer ones are unknown, so that hostile text takes no time
 
 # Written without spaces between words: every character is a word of its own.
 IDEOGRAPHS = (
@@ -26,7 +26,7 @@ IDEOGRAPHS = (
 
 
 class Tokenizer:
-    """Ids of a sentence by a `vocab.txt`, whose line number is the id."""
+    """Turns a sentence into ids by a `vocab.txt`, whose line numbers are the ids."""
 
     def __init__(self, vocabulary: Path, longest: int) -> None:
         pieces = vocabulary.read_text(encoding="utf-8").split("\n")

@@ -52,7 +52,7 @@ class RootMeanSquareNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal attention and a two-layer perceptron, each behind a norm and beside a sum."""
+    """Causal attention and a two-layer perceptron, each after a norm and added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -93,8 +93,8 @@ class CharTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters, width)
-        # Embeddings of torch's unit variance hide the places behind them, and training stays at
-        # what follows one character.
+        # Beside embeddings of unit variance, torch's default, those of the places are too small to
+        # count: training then learns pairs of characters only.
         nn.init.normal_(self.characters.weight, std=0.02)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

@@ -201,5 +201,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     if "LOCAL_WORLD_SIZE" not in os.environ:
-        sys.exit("start me with: torchrun --nproc_per_node 2 examples/fsdp2_train.py --out DIR")
+        sys.exit("needs torchrun: torchrun --nproc_per_node 2 examples/fsdp2_train.py --out DIR")
     main()

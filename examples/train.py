@@ -116,10 +116,10 @@ class Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Takes a state() over. Errors: ValueError if it is of another run."""
+        """Restores a state(). Errors: ValueError if it is of another run."""
         for key, mine in self.state().items():
             if key in ("run", "settings", "alphabet") and state[key] != mine:
-                raise ValueError(f"the checkpoint has {key} {state[key]!r}, this run has {mine!r}")
+                raise ValueError(f"the checkpoint must have {key} {mine!r}, got {state[key]!r}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["generators"][0])

@@ -26,12 +26,12 @@ SHORT = ("--epochs", "2", "--lr", "0.0005")
 
 
 def missing(packages: tuple[str, ...]) -> list[str]:
-    """Returns those of the packages that are not installed."""
+    """Returns the packages that are not installed."""
     return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def environment(lacking: list[str], cola: Path | None) -> dict[str, str]:
-    """Returns the variables of the example's process; stand-ins are found where data lack."""
+    """Returns the variables of the example's process. If packages lack, it finds the stand-ins."""
     folders = [str(STAND_IN)] if lacking else []
     folders += [folder for folder in [os.environ.get("PYTHONPATH", "")] if folder]
     return {
@@ -62,7 +62,7 @@ def main() -> None:
         print(f"te_encoder: {options.cola / COLA}")
     elif lacking:
         print(f"te_encoder: not installed: {', '.join(lacking)}; the data are not CoLA's")
-        print("te_encoder: 1024 sentences by a rule stand for them; losses compare to each other")
+        print("te_encoder: 1024 sentences by a rule stand for them; compare losses with each other")
     for fp8 in ([], ["--use-fp8"]):
         command = [sys.executable, "-m", "narrowfloat.te", str(script)]
         command += [*(arguments or SHORT), *fp8]

@@ -90,7 +90,7 @@ def test_the_model_package_is_the_one_the_demo_speaks_of(folder: Path) -> None:
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / checkpoint.WEIGHTS).write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    message = f"demo: model.safetensors has to have SHA-256 {checkpoint.SHA256}, has {empty}"
+    message = f"demo: model.safetensors must have SHA-256 {checkpoint.SHA256}, got {empty}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         checkpoint.check_model(tmp_path)
 

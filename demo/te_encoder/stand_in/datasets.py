@@ -36,7 +36,7 @@ def _from_rule(split: str) -> list[tuple[str, bool]]:
 
 
 def _from_files(folder: Path, split: str) -> list[tuple[str, bool]]:
-    """Returns the sentences of the split that GLUE has of CoLA."""
+    """Returns the sentences that GLUE's split of CoLA has."""
     found = []
     for name in _FILES[split]:
         with (folder / f"{name}.tsv").open(encoding="utf-8", newline="") as file:

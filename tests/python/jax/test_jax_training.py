@@ -34,5 +34,5 @@ def test_an_unknown_recipe() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.endswith(
-        "there is no recipe 'FP3', there are: bfloat16, current scaling, MXFP8, NVFP4\n"
+        "RECIPE must be one of bfloat16, current scaling, MXFP8, NVFP4, got 'FP3'\n"
     )

@@ -194,9 +194,9 @@ TEST(KnownCodesTest, E2M1) {
   });
 }
 
-// A product is rounded to binary32 first and to the code second: 17/16 - 2^-25 becomes 17/16 in the
-// first step, which is a tie. Encode sees only its argument, not the exact product.
-TEST(KnownCodesTest, RoundingTwiceIsTheDefinition) {
+// A product is rounded to binary32 first and to the code second: 17/16 + 2^-27 - 2^-46 becomes
+// 17/16 in the first step, which is a tie. Rounding the exact product once would give 0x39.
+TEST(KnownCodesTest, RoundingTwiceIsTheRule) {
   const float rounded = FromBits(0x3F87FFFFu) * 1.0000001f;
   EXPECT_EQ(rounded, 1.0625f);
   EXPECT_EQ(Encode<E4M3>(rounded), 0x38u);

@@ -17,9 +17,10 @@ struct E8M0 {
   static constexpr std::uint32_t kSmallestPowerBits = 0x00400000u;  // 2^-127, subnormal in binary32
 };
 
-/// Returns the smallest power of two >= `x`, saturating to [2^-127, 2^127]. x >= 0 or NaN.
-/// Worked example: 1 -> 0x7F; the next float above 1 -> 0x80; 2^-127 -> 0x00; anything above that
-/// -> 0x01. Source: PTX cvt.rp.satfinite.ue8m0x2.f32, which TransformerEngine uses for MXFP8
+/// Returns the code of the smallest power of two >= `x`, saturating to [2^-127, 2^127].
+/// Special values: NaN, and any number with a sign, -0 too, give 0xFF.
+/// Worked example: 1 -> 0x7F; the next float above 1 -> 0x80; 2^-127 -> 0x00; the next float above
+/// that -> 0x01. Source: PTX cvt.rp.satfinite.ue8m0x2.f32, which TransformerEngine uses for MXFP8
 /// scales.
 NF_HD constexpr std::uint32_t EncodeE8M0Up(float x) noexcept {
   constexpr std::uint32_t kLargestMantissa = 0x7FFFFFu;

@@ -61,7 +61,7 @@ TEST(ExactSumTest, EqualsBinary64WhereThatIsExact) {
   }
 }
 
-// Rounding to odd and then to nearest equals one rounding: compares with long double, exact here.
+// Rounding to odd and then to nearest gives the code of one rounding.
 TEST(RoundToOddTest, ThenToNearestRoundsOnce) {
   // A tie of bfloat16, and neighbours that differ by less than binary32 resolves.
   const double tie = 1.0 + 0x1p-8;

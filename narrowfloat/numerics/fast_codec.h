@@ -53,8 +53,8 @@ NF_HD constexpr float DecodeByProduct(std::uint32_t code) noexcept {
   return value;
 }
 
-/// Returns Decode<F>(code), for a format of at most 8 bits; a NaN has any payload. In device code
-/// it takes the hardware's conversion, from compute capability 8.9 on, or DecodeByProduct.
+/// Returns Decode<F>(code), for a format of at most 8 bits; a NaN has any payload. In device code,
+/// E4M3 takes the hardware's conversion from compute capability 8.9 on; all else DecodeByProduct.
 template <FloatFormat F>
 NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
 #if defined(__CUDA_ARCH__)

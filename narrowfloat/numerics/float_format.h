@@ -9,8 +9,7 @@ namespace narrowfloat {
 
 /// A float of at most 16 bits, described by constants only: a sign, exponent bits, mantissa bits,
 /// subnormals. kMaxCode is the code of the largest finite magnitude; with kHasInfinity the next
-/// code is infinity. kNanCode is what NaN is encoded as; in a format without NaN it equals
-/// kMaxCode.
+/// code is infinity. kNanCode is the code of every NaN; in a format without NaN it equals kMaxCode.
 template <class F>
 concept FloatFormat = requires {
   { F::kExponentBits } -> std::convertible_to<int>;
@@ -30,7 +29,7 @@ constexpr std::size_t CodesPerByte(int bits) {
   return static_cast<std::size_t>(8 / bits);
 }
 
-/// Returns the bytes of `codes` codes stored side by side.
+/// Returns the bytes of `codes` codes stored side by side. Requires: they fill whole bytes.
 constexpr std::size_t CodeBytes(int bits, std::size_t codes) {
   return codes / CodesPerByte(bits);
 }

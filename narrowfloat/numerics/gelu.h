@@ -47,7 +47,8 @@ NF_HD constexpr double PowerOfTwo(double x) noexcept {
   return sum * std::bit_cast<double>(std::bit_cast<std::uint64_t>(whole) << 52);
 }
 
-/// Returns e^-v for `x`; `square` is x * x.
+/// Returns e^-v for `x`, where `square` is x * x, as a power of two whose exponent is limited to
+/// kGeluLeastPower and `most`.
 NF_HD constexpr double GeluPower(double x, double square, double most) noexcept {
   const double power = x * (kGeluLinear + kGeluCubic * square) * kGeluMinusLog2E;
   const double above = power > kGeluLeastPower ? power : kGeluLeastPower;

@@ -77,7 +77,7 @@ TEST(EncodeStochasticTest, MeanOverAllBytesIsTheValue) {
     const float a = std::fabs(x);
     const double step = a < 2 ? 0.5 : a < 4 ? 1.0 : 2.0;
     const double lost = std::fabs(static_cast<double>(x)) - std::fabs(sum / 256);
-    EXPECT_GE(lost, -1e-6) << x;  // the sum in fp32 of what is raised rounds by 2^-22 at most
+    EXPECT_GE(lost, -1e-6) << x;  // EncodeStochastic's fp32 sum rounds by at most 2^-22
     EXPECT_LE(lost, step / 256 + 1e-6) << x;
   }
 }

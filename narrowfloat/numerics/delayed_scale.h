@@ -15,8 +15,8 @@ NF_HD constexpr float LargerAmax(float a, float b) noexcept {
   return a >= b || b != b ? a : b;
 }
 
-/// Returns the scale for the next step: scaled_max / amax, where `amax` summarizes the steps so far
-/// and `scaled_max` is the largest value of the format, less the margin (ScaledMax).
+/// Returns the scale for the next step, scaled_max / amax, where `amax` summarizes the steps so far
+/// and `scaled_max` is the format's largest value times 2^-margin.
 /// Special values: an amax that is 0, negative, infinite or NaN keeps `old_scale`; an infinite
 /// scale, old or new, becomes the largest float. There is no epsilon and no power-of-two rule.
 /// Source: TransformerEngine common/recipe/delayed_scaling.cu, amax_and_scale_update_impl.

@@ -9,7 +9,8 @@ namespace narrowfloat {
 
 /// A float of at most 16 bits, described by constants only: a sign, exponent bits, mantissa bits,
 /// subnormals. kMaxCode is the code of the largest finite magnitude; with kHasInfinity the next
-/// code is infinity. kNanCode is the code of every NaN; in a format without NaN it equals kMaxCode.
+/// code is infinity. kNanCode is the code that every NaN is encoded as; in a format without NaN it
+/// equals kMaxCode.
 template <class F>
 concept FloatFormat = requires {
   { F::kExponentBits } -> std::convertible_to<int>;

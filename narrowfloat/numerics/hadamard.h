@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kHadamardSignMask = 0xD7E8;
 inline constexpr double kHadamardScale = 0.25;
 
 /// Returns true if input k is negated in output j. Sylvester's matrix holds -1 where k & j has an
-/// odd number of bits.
+/// odd number of bits set.
 NF_HD constexpr bool HadamardNegates(std::size_t k, std::size_t j,
                                      std::uint32_t sign_mask) noexcept {
   // Of 32 bits: nvcc 13.0 compiles std::popcount of 64 bits to a constant, without a warning.

@@ -34,7 +34,7 @@ struct Product {
 /// A member reads and writes tensors, execution.noop included, only in the order of the device's
 /// work. It may return before that work is done, but views, specs and spans live only during
 /// the call. Calls come from any thread, also at the same time.
-/// Errors: DeviceError or Unsupported, before anything is written.
+/// Errors: DeviceError or Unsupported, before anything is written unless a member says otherwise.
 class Backend {
  public:
   /// Writes the amax of `in` to `amax`, fp32, not necessarily aligned, on this device.
@@ -86,7 +86,8 @@ class Backend {
   virtual void TransposeCodes(const ConstTensorView& in, const TensorView& out,
                               const Execution& execution) const = 0;
 
-  /// Computes independent products.
+  /// Computes independent products. Errors: DeviceError if a library fails in mode kFast; results
+  /// are then partly written.
   virtual void Multiply(std::span<const Product> products, GemmMode mode,
                         const Execution& execution) const = 0;
 
@@ -97,11 +98,12 @@ class Backend {
 /// Returns "cpu", "cuda", or the number of a device that has no name.
 std::string DeviceName(Device device);
 
-/// Returns the backend of a device, or null. That of the CPU is always there.
+/// Returns the backend of a device, or null. The CPU always has one.
 const Backend* FindBackendOf(Device device);
 
 /// Makes the verbs call `backend` for tensors on `device`; null removes it. Replaces an earlier
-/// one. Requires: the device is not the CPU; the backend lives as long as calls use it.
+/// one. Requires: the backend lives as long as calls use it. Errors: InvalidArgument for the CPU
+/// and for a device without a name.
 void RegisterBackend(Device device, const Backend* backend);
 
 }  // namespace narrowfloat

@@ -47,7 +47,7 @@ void RemoveUnplanned(const QuantSpec& spec, BasicQuantizedView<Byte>& view) {
   }
 }
 
-/// A view without these buffers. Copies only a view that has such.
+/// A view without its unplanned buffers. Copies the view only if it has some.
 template <class Byte>
 class PlannedView {
  public:

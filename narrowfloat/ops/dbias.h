@@ -10,14 +10,14 @@
 namespace narrowfloat {
 
 /// Quantizes as Quantize does, and writes the sum of each column of the flattened input to `dbias`.
-/// Reads the input once, and once more if the scheme needs the amax first.
+/// The CPU sums them in a pass over the input that quantizing needs anyway.
 /// Shapes: dbias is [K], in the input's type. Sums are fp32 in an order that depends on the shape
 /// alone: strips of rows, each added in order, then the strips in order; rounded once. Threads may
-/// share columns if the workspace is as DbiasWorkspaceShape says; with a smaller one, or none,
-/// each thread has columns of its own, and the bytes are the same. It is on the device of `in`; its
-/// content afterwards is unspecified. Without the argument it is allocated. Errors: as Quantize;
-/// InvalidArgument if dbias is not as described, or if dbias or the workspace overlap another
-/// buffer.
+/// share columns if the workspace is as DbiasWorkspaceShape says; with a smaller one, or an empty
+/// one, each thread has columns of its own, and the bytes are the same. The workspace is on the
+/// device of `in`; its content afterwards is unspecified. Without the argument it is allocated.
+/// Errors: as Quantize; InvalidArgument if dbias is not as described, or if dbias or the workspace
+/// overlaps another buffer.
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    const Execution& execution = {});
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,

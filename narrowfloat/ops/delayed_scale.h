@@ -29,8 +29,9 @@ struct DelayedScaleRule {
 /// Shapes: amax_history is [L, n], row 0 the newest; scale and reduced_amax are [n]; all float32
 /// and C-contiguous. A nonzero reduced_amax, the newest amax over all processes, replaces that of
 /// row 0; null: not given. A column whose newest amax is 0 keeps history and scale (NaN is not
-/// 0). Else the scale follows from the amax that rule.algorithm chooses, the row below row 0 is
-/// dropped, the others move up by one, the newest becomes the last row, and row 0 becomes 0.
+/// 0); but an infinite scale becomes the largest float. Else the scale follows from the amax that
+/// rule.algorithm chooses, the row below row 0 is dropped, the others move up by one, the newest
+/// becomes the last row, and row 0 becomes 0.
 /// Errors: InvalidArgument if a buffer is not as described or overlaps another, fp8_max is not
 /// positive and finite, or margin is not finite. Nothing is written then.
 /// Source: TransformerEngine nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.

@@ -13,11 +13,12 @@ struct KernelTable;
 class ThreadPool {
  public:
   virtual ~ThreadPool() = default;
+  /// Returns the number of threads that tasks run on.
   virtual std::size_t ThreadCount() const = 0;
   /// Calls task(i) once for each i below `count`, in any order, on any threads; returns when all
-  /// are done. A task may throw. What this function throws ends the verb and reaches its caller;
-  /// outputs then hold unspecified bytes. No task may run after it has returned or thrown, because
-  /// tasks use memory of the call.
+  /// are done. A task may throw. An exception that this function throws ends the verb and reaches
+  /// its caller; outputs then hold unspecified bytes. No task may run after this function has
+  /// returned or thrown, because tasks use memory of the call.
   virtual void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) = 0;
 };
 
@@ -26,10 +27,10 @@ class ThreadPool {
 enum class Stores : std::uint8_t { kBySize, kCached, kNontemporal };
 
 /// Options of how a verb runs. Only `noop` and the values in device memory change the result; verbs
-/// that quantize or multiply read them.
+/// that quantize or multiply read them. Products of mode kFast depend on the other fields too.
 struct Execution {
   // For the CPU, but for `noop`, which every backend reads.
-  int threads = 0;              // 0: NF_NUM_THREADS, else the affinity mask
+  int threads = 0;              // 0: the pool's, else NF_NUM_THREADS, else the affinity mask
   ThreadPool* pool = nullptr;   // null: oneTBB
   const float* noop = nullptr;  // points at 1.0f: nothing is written; on the tensors' device
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()

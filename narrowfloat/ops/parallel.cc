@@ -75,9 +75,9 @@ class PooledArena {
   std::list<Entry> entry_;  // one entry; it returns to the pool without an allocation
 };
 
-/// Returns how many of the threads, the caller among them, the system lets run at once. Starts them
-/// to see, once per process: a worker that TBB cannot start is an error that ends the call, or the
-/// process, and not a smaller number of workers.
+/// Returns how many of `threads` threads, the caller among them, the system can start. Starts them
+/// to find out, once for each number above all earlier ones: if TBB cannot start a worker, the call
+/// or the process ends with an error.
 std::size_t StartableThreads(std::size_t threads) {
   static std::mutex mutex;
   static std::size_t tried = 1, startable = 1;
@@ -88,7 +88,7 @@ std::size_t StartableThreads(std::size_t threads) {
   others.reserve(threads - 1);
   try {
     while (others.size() < threads - 1) others.emplace_back([&] { started.wait(); });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): fewer have to do
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): goes on with fewer
   }
   started.count_down();
   tried = threads;

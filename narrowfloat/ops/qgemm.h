@@ -59,7 +59,7 @@ bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
 /// Returns the shape of the product of `a` and `b`, whose leading dimensions are flattened.
 /// Errors: InvalidArgument if their schemes are of different families, the lengths of the summed
 /// dimension differ, or columns that the layout reads went through another Hadamard transform than
-/// what they are multiplied with. `verb` begins the message.
+/// the other operand. `verb` begins the message.
 Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
                  std::string_view verb = "qgemm");
 

@@ -22,13 +22,14 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 /// tile, stored swizzled.
 /// Shapes: `scales` is uint8, of the shape that PlanQuantize gives MXFP8's rowwise_scale_inv for
 /// the codes of that direction as they are stored, swizzled. Padding becomes zero.
-/// Errors: InvalidArgument if `in` is of another family or lacks the direction, if a scale is not a
-/// power of two of at least 2^-127, or `scales` differs or overlaps `in`. Source: TransformerEngine
+/// Errors: InvalidArgument if the scheme of `in` has no fp32 scales per block, `in` lacks the
+/// direction, a scale is not a power of two of at least 2^-127, or `scales` differs or overlaps
+/// `in`; Unsupported if this build has no MXFP8. Source: TransformerEngine
 /// nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
 void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const TensorView& scales,
                         const Execution& execution = {});
 
-/// Returns the shape of `scales` of BlockScalesToMxfp8.
+/// Returns the shape of `scales` of BlockScalesToMxfp8. Errors: as there, for `in` and `direction`.
 Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 
 /// Returns the grid of those scales. Errors: Unsupported if this build has no MXFP8.

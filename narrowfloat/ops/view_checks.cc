@@ -28,8 +28,8 @@ struct RowDimension {
   std::ptrdiff_t stride;  // in bytes
 };
 
-/// Checks that each stride is as long as what lies at the shorter ones, so that rows are apart.
-/// Refuses all rows that interleave; some of these would be apart.
+/// Checks that each stride is at least the bytes that a row and the shorter strides span, so that
+/// rows do not overlap. Refuses also rows that interleave without overlapping.
 void CheckRowsAreApart(std::string_view verb, std::string_view name, std::ptrdiff_t row,
                        std::vector<RowDimension>& dimensions) {
   std::ranges::sort(dimensions, {}, [](const RowDimension& d) { return std::abs(d.stride); });

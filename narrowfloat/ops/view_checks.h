@@ -10,9 +10,9 @@
 namespace narrowfloat {
 
 /// Checks a tensor of rows; `verb` and `name` begin the messages.
-/// Errors: InvalidArgument if the view is not a float tensor with adjacent items in its last
-/// dimension, has elements and no data, reaches further than memory, or, of a tensor that is
-/// written, if a stride is shorter than what lies at the shorter strides, one row or many.
+/// Errors: InvalidArgument if the view is not a float tensor with one stride per dimension and
+/// adjacent items in the last one, has elements and no data, or reaches past the end of memory; for
+/// a writable view also if a stride is less than the bytes that a row and the shorter strides span.
 template <class Byte>
 void CheckRows(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view);
 

@@ -11,8 +11,8 @@ namespace {
 
 void TransposeBytes(const std::byte* in, std::byte* out, MatrixShape matrix,
                     const Execution& execution) {
-  // A tile has as many rows as a cache line has bytes, so that one task writes each line of the
-  // output completely.
+  // A tile's rows are a multiple of the bytes of a cache line, so that one task writes whole lines
+  // of an aligned output.
   constexpr std::size_t kRun = 64;
   const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
@@ -25,7 +25,7 @@ void TransposeBytes(const std::byte* in, std::byte* out, MatrixShape matrix,
   });
 }
 
-/// Transposes codes of four bits: the even column is in the low half of a byte.
+/// Returns the 4-bit code of a column, in the low half: a byte holds the even column's there.
 std::byte NibbleAt(const std::byte* row, std::size_t col) {
   const std::byte both = row[col / 2];
   return col % 2 == 0 ? both & std::byte{0x0F} : both >> 4;

@@ -299,7 +299,7 @@ TEST(FastGemmTest, NumbersThatAreNotFiniteComeWhereTheReproducibleProductHasThem
 
 TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
   NF_NEEDS_ONEDNN();
-  // Codes are small integers and sums exact, so that both modes give the same bytes.
+  // Sums of the decoded codes are exact, so that both modes give the same bytes.
   Random random(23);
   std::uniform_int_distribution<int> integer(-3, 3);
   const auto integers = [&](std::size_t count) {

@@ -14,7 +14,7 @@
 namespace narrowfloat {
 namespace {
 
-// Positions per pass over the panels: 16 KiB of an AVX-512 panel of `a` and 64 KiB of two
+// Positions per pass over the panels: 12 KiB of an AVX-512 panel of `a` and 64 KiB of two
 // panels of `b` stay in the first and second-level cache.
 constexpr std::size_t kChunk = 256;
 // Columns of the result per task, and the largest number of rows: their sums stay in the
@@ -112,14 +112,14 @@ struct Part {
   }
 };
 
-/// LineMemory of one task: some panels of `b` over one chunk, and the sums.
+/// Memory of one task: some panels of `b` over one chunk, and the sums.
 struct Scratch {
   LineMemory panels, scales, sums;
   std::size_t panel_bytes, panel_scales, sum_bytes;
 };
 
-/// Scratches of one size, as many as tasks that run at the same time. Each is a list of one entry:
-/// it returns to the pool without an allocation.
+/// Scratches for reuse by later tasks, as many as tasks have run at the same time. Each is a list
+/// of one entry: it returns to the pool without an allocation.
 class ScratchPool {
  public:
   std::list<Scratch> Take(std::size_t panels, std::size_t scales, std::size_t sums) {

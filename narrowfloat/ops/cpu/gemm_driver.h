@@ -19,9 +19,9 @@ struct GemmProblem {
 
 /// Computes independent products, by the micro-kernels of the execution's table or, if it has none,
 /// by MultiplyTile. The bytes are the same either way.
-/// Memory: panels of `a` of kGemmPanelBytes, or one panel if that is larger, and a scratch of about
-/// 1 MiB for each thread. Codes of `a` are decoded once, codes of `b` once for each part of `a`
-/// that the panels hold.
+/// Memory: panels of `a` of kGemmPanelBytes, or one panel if that is larger, and a scratch of at
+/// most about 0.5 MiB for each thread. Codes of `a` are decoded once, codes of `b` once for each
+/// task's rows of `a`, at most 768.
 void MultiplyAll(std::span<const GemmProblem> problems, const Execution& execution);
 
 inline constexpr std::size_t kGemmPanelBytes = std::size_t{8} << 20;

@@ -235,7 +235,7 @@ OperandExpansion MakeExpansion(const ConstQuantizedView& view, Direction directi
           std::move(factors)};
 }
 
-/// Scales of an expansion that differ from the stored ones, and the view that kernels read.
+/// Returns the stored scales divided by 2^scale_shift.
 std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
   const ConstTensorView& stored = operand.view[ScaleInvRole(operand.direction)];
   const std::size_t count = FlattenShape(stored.shape).Size();

@@ -60,7 +60,7 @@ TEST(GemmOperandTest, PackedCodesOfALineThatLiesInARow) {
   Floats panel(12, 9.0f);
   operand.Values({0, 2, 0, 6}, {6, 1}, panel.data());
   EXPECT_EQ(panel, (Floats{0, 0.5f, 1, 1.5f, 2, 3, -0.0f, -0.5f, -1, -1.5f, -2, -6}));
-  Floats part(6, 9.0f);  // from an odd place on, line by line apart
+  Floats part(6, 9.0f);  // from an odd position on, two floats apart
   operand.Values({1, 2, 3, 6}, {100, 2}, part.data());
   EXPECT_EQ(part, (Floats{-1.5f, 9, -2, 9, -6, 9}));
 }
@@ -79,7 +79,7 @@ TEST(GemmOperandTest, ScalesOfLinesThatShareThemUnderOneAmax) {
   EXPECT_EQ(scales, (Floats{20, 50, 50}));
 }
 
-TEST(GemmOperandTest, ScalesUnderAnAmaxALine) {
+TEST(GemmOperandTest, ScalesUnderOneAmaxPerLine) {
   const SchemeOperand<PackedScheme> operand(Source(4, 8, true, {1, 10, 100, 1000}));
   Floats scales(4);
   operand.Scales(0, 4, 0, scales.data());

@@ -17,8 +17,8 @@ namespace narrowfloat {
 
 namespace {
 
-/// Columns of a group that are transformed at a time, for the first-level cache to hold them. Of
-/// whole tiles, measuring the amax took 1.4 times as long.
+/// Columns of a group that are transformed at a time, so that the first-level cache holds them.
+/// With whole tiles at a time, measuring the amax took 1.4 times as long.
 constexpr std::size_t kCols = 512;
 
 /// Returns the amax of the transform of one tile.

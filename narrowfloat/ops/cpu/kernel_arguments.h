@@ -8,7 +8,7 @@
 
 namespace narrowfloat {
 
-/// Columns that a tile has at least: those whose 8-bit codes fill a cache line.
+/// Least columns of a tile: as many as fill a cache line with 8-bit codes.
 inline constexpr std::size_t kRowRun = kLineBytes;
 /// Return the units of a tile's rows and columns: with multiples of them, tiles begin on block
 /// boundaries.

@@ -12,7 +12,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Copies buffers that are equal in both layouts, if present.
+/// Copies a buffer that is equal in both placements of scales, if present.
 void CopyBuffer(const ConstQuantizedView& in, const QuantizedView& out, Role role) {
   if (in[role].data == out[role].data || in[role].data == nullptr) return;
   std::memcpy(out[role].data, in[role].data,

@@ -15,7 +15,7 @@ namespace {
 // first-level cache while a's lines are multiplied.
 constexpr std::size_t kChunk = 64;
 
-/// Arguments of one tile.
+/// Values, scales and sums of one tile.
 struct Scratch {
   float a[kGemmTileRows][kChunk];
   float b[kChunk][kGemmTileCols];

@@ -50,9 +50,9 @@ std::size_t StreamedTileElements(const Execution& execution, MatrixShape shape);
 TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit_cols,
                       std::size_t elements = kTileElements);
 
-/// Returns the number of items, of `item_bits` each, of every line of a buffer at `at` that lie
-/// before its first cache line, where tiles are then cut: 0 if the lines, `stride` bytes apart,
-/// differ, or if it is not a multiple of `unit`. 0 stands for a unit that is the whole tensor.
+/// Returns the number of items, of `item_bits` each, from the beginning of every line of a buffer
+/// at `at` to the next beginning of a cache line, where tiles are then cut. Returns 0 if the lines,
+/// `stride` bytes apart, differ in it, or if it is not a multiple of `unit`; 0 counts as unit 1.
 std::size_t HeadOf(const std::byte* at, std::ptrdiff_t stride, std::size_t item_bits,
                    std::size_t unit);
 

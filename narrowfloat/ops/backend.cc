@@ -45,8 +45,9 @@ const Backend* FindBackendOf(Device device) {
 
 void RegisterBackend(Device device, const Backend* backend) {
   if (device == Device::kCpu || IndexOf(device) >= g_backends.size()) {
-    throw InvalidArgument(fmt::format(
-        "register_backend: the device must be one other than cpu, got {}", DeviceName(device)));
+    throw InvalidArgument(
+        fmt::format("register_backend: the device must be a known one other than cpu, got {}",
+                    DeviceName(device)));
   }
   g_backends[IndexOf(device)] = backend;
 }

@@ -476,6 +476,15 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
             "grouped_quantize: buffers of group 0 must not overlap buffers of group 1");
 }
 
+TEST_F(BackendTest, AGroupOfTheWrongTypeIsNamed) {
+  TensorView codes = in_;
+  codes.dtype = DType::kUInt8;
+  const std::vector<ConstTensorView> ins{in_, codes};
+  const std::vector<QuantizedView> outs{quantized_, quantized_};
+  EXPECT_EQ(Refusal([&] { GroupedQuantize(ins, outs); }),
+            "grouped_quantize: group 1 must be float32, float16 or bfloat16, got uint8");
+}
+
 TEST_F(BackendTest, SchemesOutsideTheRegistryDoNotReachTheBackend) {
   const SchemeInfo copy = FindScheme("mxfp8_e4m3");
   for (const SchemeInfo* scheme : {static_cast<const SchemeInfo*>(nullptr), &copy}) {
@@ -575,7 +584,7 @@ TEST_F(BackendTest, ADeviceWithoutABackendIsRefused) {
   EXPECT_EQ(MessageOf([&] { Amax(strided); }),
             "amax: the input must have one stride per dimension, got 1 for 2");
   EXPECT_EQ(MessageOf([&] { RegisterBackend(Device::kCpu, &backend_); }),
-            "register_backend: the device must be one other than cpu, got cpu");
+            "register_backend: the device must be a known one other than cpu, got cpu");
 }
 
 TEST_F(BackendTest, ErrorsOfADeviceReachTheCaller) {

@@ -33,7 +33,8 @@ void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_
     const auto count = static_cast<std::size_t>(rows[g]);
     if (count > total - sum) {
       throw InvalidArgument(
-          fmt::format("{}: group {} must end within the input's {} rows", kVerb, g, total));
+          fmt::format("{}: group {} must end within the input's {} rows, got an end at row {}",
+                      kVerb, g, total, sum + count));
     }
     sum += count;
   }
@@ -113,7 +114,7 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
   }
   CallTensors call(kVerb);
   for (std::size_t g = 0; g < ins.size(); ++g) {
-    CheckRows(kVerb, "a group", ins[g]);
+    CheckRows(kVerb, fmt::format("group {}", g), ins[g]);
     CheckOutput(ins[g], outs[g], g);
     call.Read({"the input"}, ins[g]);
   }

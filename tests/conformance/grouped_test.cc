@@ -81,7 +81,7 @@ TEST(GroupedQuantizeTest, RefusesBeforeItWrites) {
   EXPECT_EQ(error_of({4, 4}, {four.view}),
             "grouped_quantize: needs an output for each of the 2 groups, got 1");
   EXPECT_EQ(error_of({4, 5}, {four.view, five.view}),
-            "grouped_quantize: group 1 must end within the input's 8 rows");
+            "grouped_quantize: group 1 must end within the input's 8 rows, got an end at row 9");
   EXPECT_EQ(error_of({4}, {four.view}),
             "grouped_quantize: the groups must have the input's 8 rows together, got 4");
   EXPECT_EQ(error_of({-1, 9}, {four.view, five.view}),

@@ -112,7 +112,7 @@ def test_plans_of_groups_refuse_what_quantize_refuses() -> None:
     ("sizes", "message"),
     [
         ([4, 3], "the groups must have the input's 8 rows together, got 7"),
-        ([4, 5], "group 1 must end within the input's 8 rows"),
+        ([4, 5], "group 1 must end within the input's 8 rows, got an end at row 9"),
         ([9, -1], "group 1 must have 0 rows or more, got -1"),
     ],
 )

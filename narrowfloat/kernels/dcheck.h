@@ -4,7 +4,7 @@
 // NF_DCHECK(condition): ends the program if a precondition of a kernel does not hold. Checked where
 // NF_DCHECKS is defined (presets dev, asan and tsan); elsewhere it is not evaluated. Kernels are
 // noexcept and called with arguments that the operations have checked, so a failure is an error of
-// ours.
+// the library.
 #if defined(NF_DCHECKS)
 #include <cstdio>
 #include <cstdlib>

@@ -24,8 +24,8 @@ enum class SlabSum : std::uint8_t {
 };
 inline constexpr std::size_t kSlabSumCount = 4;
 
-/// Order of adding a term and rounding: before the sum is rounded to the result's type, or after,
-/// with another rounding.
+/// When a sum is rounded to the result's type: before a term is added, and once more after it, or
+/// only after.
 enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
 
 /// The arithmetic of a product of two schemes. Depends on schemes and types alone, not on threads,
@@ -58,7 +58,7 @@ struct MicroTileArgs {
   const double *a_scales, *b_scales;
   std::size_t length, slab;
   std::size_t rows;  // lines of panel a with data; the sums of the others may stay unwritten
-  void* sums;        // double for SlabSum::kBinary64, else float
+  void* sums;        // double for add_slabs of SlabSum::kBinary64, else float
 };
 
 using PackFn = void (*)(const PackArgs& args) noexcept;
@@ -93,7 +93,7 @@ using FinishFn = void (*)(const FinishArgs& args) noexcept;
 struct GemmKernels {
   GemmBody floats;  // codes become fp32: every format and rule
   std::array<PanelPackers, ElementFormats::kSize> pack_floats{};
-  GemmBody nibbles;  // E2M1 codes become integers: slabs of nibbles.unit places and kBinary64 only
+  GemmBody nibbles;  // E2M1 codes become integers: slabs of nibbles.unit items and kBinary64 only
   PanelPackers pack_nibbles;
   ByType<FinishFn> finish{};
 };

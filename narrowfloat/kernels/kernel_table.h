@@ -39,8 +39,8 @@ struct MatrixRows {
 };
 
 /// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
-/// except at the matrix's far edges and where transposed codes are dequantized: there columns, and
-/// rows of 8-bit codes, may begin inside a block.
+/// except at the matrix's far edges and where codes are dequantized: rowwise, rows may begin inside
+/// a square block; transposed, columns, and rows of 8-bit codes, inside any block.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };
@@ -79,12 +79,12 @@ struct QuantizeArgs {
   Tile tile;
   DirectionBuffers<std::byte> rowwise, columnwise;  // those of `direction` are set
   ScaleOptions options;
-  float tensor_scale = 1.0f;  // that items are multiplied by, for schemes with one scale
+  float tensor_scale = 1.0f;  // factor of the items, for schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;  // for stochastic rounding
-  // If set, what is quantized is the random Hadamard transform of the input by these signs, rounded
-  // to the items' type. Only columnwise, of schemes that take Option::kHadamard; the tile then has
-  // whole groups of kHadamardSize rows.
+  // If set, the kernel quantizes the random Hadamard transform of the input by these signs, rounded
+  // to the items' type, instead of the input. Only columnwise, for schemes that take
+  // Option::kHadamard; the tile then has whole groups of kHadamardSize rows.
   std::optional<std::uint32_t> sign_mask;
   float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
   bool nontemporal = false;   // codes are to be written with non-temporal stores

@@ -168,9 +168,9 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
 }
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
-/// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
+/// rounded up to whole vectors of runs. Each round of a vector depends on the one before, so that
 /// several vectors take hardly longer than one: two, or four of 512 bits. The last ones may be
-/// computed for nothing.
+/// dropped.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;
@@ -193,7 +193,7 @@ HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::u
   };
   constexpr bool kFour = HWY_MAX_BYTES >= 64;
   for (std::size_t i = 0; i < count; i += (kFour ? 4 : 2) * kLanes) {
-    // Keeps the keys in memory, from where AVX-512's instructions repeat them for free.
+    // Keeps the keys in memory: AVX-512's instructions load and repeat them at no cost.
     asm("" : "+m"(keys));
     const Words a = hn::Set(d64, state.offset), b = hn::Set(d64, state.offset >> 32);
     Words a1 = a, b1 = b, c1 = runs(i), d1 = hn::ShiftRight<32>(c1);

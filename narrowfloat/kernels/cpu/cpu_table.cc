@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel table of an instruction set: plain C++, compiled once. Passes the micro-kernels and
-// the geometry of a scheme to the driver that cpu/scheme_drivers.h names; what none serves runs on
-// the reference.
+// the geometry of a scheme to the driver that cpu/scheme_drivers.h names; a scheme that none serves
+// runs on the reference.
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/cpu/item_kernels.h"

@@ -121,7 +121,7 @@ HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
   }
 }
 
-/// Rounds one vector to items of T; any NaN becomes the one quiet NaN.
+/// Stores one vector of values, rounded to T; any NaN becomes the one quiet NaN.
 template <class T>
 HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
   const DF df;

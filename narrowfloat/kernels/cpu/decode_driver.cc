@@ -377,8 +377,8 @@ class DecodeDriver {
   const DecodeGeometry& geometry_;
   ScaleReader scales_;
   const Length block_;  // items of a block along its line
-  // Memory is not cleared: what lies behind the codes or scales of a call is read, but does not
-  // matter.
+  // Memory is not cleared: kernels read bytes behind the codes or scales of a call, but no result
+  // depends on them.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];
   alignas(kLineBytes) float column_scales_[kDecodePlaces];
   alignas(kLineBytes) std::uint16_t factors_[2 * kDecodePlaces];

@@ -137,7 +137,7 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
   });
 }
 
-/// Goes on through fp32 for the kDecodeRun items of a code that a table does not serve.
+/// Decodes by a table, or kDecodeRun items through fp32 if the table does not serve one of them.
 template <FloatFormat F, class T>
 void DecodeUniform(const DecodeRuns& runs, std::size_t count, float scale) noexcept {
   CodeTable<F, T> table;

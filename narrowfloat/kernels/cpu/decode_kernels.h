@@ -16,7 +16,7 @@ namespace narrowfloat::cpu {
 inline constexpr std::size_t kDecodeRun = 4096;
 /// Most columns of one call on columns, and most scales of one call.
 inline constexpr std::size_t kDecodeCols = 4096;
-/// Places behind the scales and factors of a call that are read, but do not matter.
+/// Places behind the scales and factors of a call that are read, but change no result.
 inline constexpr std::size_t kDecodePadding = 64;
 /// Places of the scales of columns.
 inline constexpr std::size_t kDecodePlaces = kDecodeCols + kDecodePadding;
@@ -51,17 +51,18 @@ struct DecodeBlocks {
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 
-/// The scales of columns, and what FactorsFn makes of them. Scales of 8-bit codes that have factors
-/// are not read.
+/// The scales of columns, and the factors that FactorsFn computes of them. Scales of 8-bit codes
+/// that have factors are not read.
 struct DecodeColumns {
   const float* scales;
   std::uint16_t* factors;
   bool has_factors = false;
 };
-/// Computes the factors of DecodeColumnsFn for `count` scales. 8-bit codes: what is subtracted for
-/// a power of two. 4-bit codes: the products by 4 and, kDecodePlaces further on, by 6. Returns
-/// false for fp32 items, if the scale of 8-bit codes is no power of two, or if a product is not a
-/// normal number of the type of the items (4-bit codes: and the scale is not +0).
+/// Computes the factors of DecodeColumnsFn for `count` scales. 8-bit codes: for a power of two, the
+/// number that is subtracted from an item's pattern. 4-bit codes: the products by 4 and,
+/// kDecodePlaces further on, by 6. Returns false for fp32 items, if the scale of 8-bit codes is no
+/// power of two, or if a product is not a normal number of the type of the items (4-bit codes: and
+/// the scale is not +0).
 using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
 /// Computes the factors of FactorsFn from `count` adjacent E8M0 scales of 8-bit codes, as they are
 /// stored. Returns as FactorsFn does. Writes whole vectors.

@@ -72,8 +72,8 @@ struct NibbleTables {
                                        const std::uint16_t* products, const VectorWriter& out) {
     const D8 d8;
     const D16 d16;
-    // By code: by how many exponents the product exceeds the item. Of 0 by more than any product
-    // has, so that the subtraction saturates.
+    // By code: by how many exponents the product exceeds the item. For 0 more than any product has,
+    // so that the subtraction saturates.
     constexpr std::uint8_t kAll = 0xFF >> (T::kMantissaBits - 7);
     alignas(16) static constexpr std::uint8_t kDown[16] = {kAll, 3, 2, 2, 1, 1, 0, 0,
                                                            kAll, 3, 2, 2, 1, 1, 0, 0};
@@ -113,8 +113,8 @@ struct NibbleTables {
     const hn::Repartition<std::uint16_t, DNibbles> d16;
     const hn::Repartition<std::uint32_t, DNibbles> d32;
     const hn::Rebind<std::uint8_t, decltype(d16)> d_packed;
-    // By 16-bit lane: the magnitude that the lane's product is of, and what leads to it. Nothing is
-    // left of zero's product, whatever it is.
+    // By 16-bit lane, whose product is by 4 or by 6 in turn: the number to subtract for the
+    // magnitudes 0.5, 0, 1, 1.5, 2, 3, 4 and 6. The tables below put them in the order of codes.
     constexpr auto e = static_cast<std::uint16_t>(kExponent);
     alignas(16) static constexpr std::uint16_t kDown[8] = {3 * e, 0xFFFF, 2 * e, 2 * e, e, e, 0, 0};
     alignas(16) static constexpr std::uint8_t kLow[16] = {2, 0, 4, 6, 8, 10, 12, 14,

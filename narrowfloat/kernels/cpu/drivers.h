@@ -192,9 +192,9 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
          (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
-/// Makes runs write their codes to the rowwise output, and copies of them to the patch that they
-/// were to go to. Rows are written with non-temporal stores only if all are aligned: parts of lines
-/// at the ends of short runs are not worth staging.
+/// Makes runs that write codes to a patch write them to the rowwise output, and copies of them to
+/// the patch. Rows are written with non-temporal stores only if all are aligned: parts of lines at
+/// the ends of short runs are not worth staging.
 inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
   runs.first.copy = runs.first.codes;
   runs.copy_stride = runs.code_stride;

@@ -27,7 +27,7 @@ constexpr auto kNegates = [] {
 
 /// Adds the finite items of a column without an error: a fixed-point number for each of the 16
 /// outputs, whose lowest bit is 2^-149. Its limbs are 32 bits apart and have 64 bits, so that a
-/// significand lies in one of them, and carries wait until all items are added.
+/// significand lies in one of them, and carries are added once, after all items.
 class ColumnSums {
  public:
   explicit ColumnSums(const Group& group) {
@@ -35,7 +35,7 @@ class ColumnSums {
   }
 
   /// Returns the sums times kHadamardScale. Rounding them to nearest, to 31 bits or fewer, equals
-  /// one rounding of the sums: what does not fit sets the last bit. Zero is +0.
+  /// one rounding of the sums: bits that do not fit set the last one. Zero is +0.
   Outputs Round() {
     for (std::size_t q = 0; q + 1 < kLimbs; ++q) Carry(q);
     const Lanes negative = MakeMagnitudes();
@@ -90,7 +90,7 @@ class ColumnSums {
   }
 
   /// Returns the scaled magnitude of an output: 33 to 53 bits of its upper two limbs, of which the
-  /// last one is set if what is below them is not zero.
+  /// last one is set if the bits below them are not all zero.
   double RoundMagnitude(std::size_t j) const {
     constexpr int kDropped = 64 - 53, kLowest = -149 - 2;
     static_assert(kHadamardScale == 0.25);

@@ -60,7 +60,7 @@ TYPED_TEST(ExactTransformTest, AnyPatterns) {
   const auto count = static_cast<std::uint32_t>(patterns.size());
   for (int round = 0; round < 4000; ++round) {
     typename TestFixture::Group group;
-    const bool finite = round % 4 != 0;  // random patterns of float16 seldom are
+    const bool finite = round % 4 != 0;  // 16 random patterns of float16 often are not
     for (float& item : group) {
       item = Type::Value(patterns[this->Random(count)]);
       if (finite && !std::isfinite(item)) item = 0.0f;

@@ -199,9 +199,9 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
 ///
 /// A product in fixed point differs from the exact one by less than 0.52 units: half a unit, and
 /// 0.011 that fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less
-/// than 9, with what is rounded in the exact sum; a sum q of n squares by 2 * 0.52 * sqrt(n * q) +
-/// n
-/// * 0.52^2 (Cauchy), for 16 less than 5 * sqrt(q) + 5. A block of zeros has equal errors.
+/// than 9, with the roundings of the exact sum. A sum q of n squares differs by at most
+/// 2 * 0.52 * sqrt(n * q) + 0.52^2 * n (Cauchy), for 16 by less than 5 * sqrt(q) + 5. A block of
+/// zeros has equal errors.
 template <bool kSquares>
 HWY_INLINE std::size_t Compare(const cpu::ScaleCandidates& candidates, std::size_t lines,
                                std::size_t count, cpu::CandidateErrors& errors,

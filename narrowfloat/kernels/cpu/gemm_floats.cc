@@ -35,7 +35,7 @@ HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z)
 }
 
 /// Adds the dot products of a vector of columns to their sums; `a` is the row's scale, `b` points
-/// at the columns' scales. 4 ops a half vector for kBinary64.
+/// at the columns' scales. 4 ops per half vector for kBinary64.
 template <SlabSum kSum>
 HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* sums) {
   const GemmF df;

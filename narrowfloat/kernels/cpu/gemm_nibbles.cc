@@ -73,9 +73,9 @@ HWY_INLINE void ForEachRow(const Visit& visit, std::size_t row, V& low, V& high,
   if constexpr (sizeof...(rest) > 0) ForEachRow(visit, row + 1, rest...);
 }
 
-/// sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order; the sums are
-/// kHalves vectors, two for each row. 4 ops of DotSlab, 2 conversions and 6 double ops a row and
-/// slab.
+/// Computes sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order; the
+/// sums are kHalves vectors, two for each row. 4 ops of DotSlab, 2 conversions and 6 double ops per
+/// row and slab.
 template <std::size_t... kHalves>
 HWY_NOINLINE void AddSlabs(std::index_sequence<kHalves...> /*tile*/, const MicroTileArgs& args) {
   const I32 di;

@@ -244,9 +244,9 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
   using T = TypeParam;
   constexpr int kMantissa = kMantissaOf<T>;
   constexpr std::size_t kCols = kColumnUnit;
-  // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and 2^-(b+M) above it. In binary64,
-  // whose last bit is 2^-48 there, that is lost from the b on that makes it 2^-49; float16 has no
-  // number as small.
+  // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and the sum is 2^-(b+M) above it.
+  // Binary64, whose last bit is 2^-48 there, loses this from 2^-49 on; float16 has no number as
+  // small.
   constexpr int kLost = std::is_same_v<T, Float16> ? 15 : 49 - kMantissa;
   for (const auto& target : this->Targets()) {
     for (const int below : {kLost - 1, kLost}) {

@@ -26,9 +26,9 @@ inline constexpr bool kByTable =
 template <FloatFormat F>
 inline constexpr int kBelowMantissa = BFloat16::kMantissaBits - F::kMantissaBits;
 
-/// Distance from where EncodeByTable counts to F's smallest normal number, as patterns of bfloat16:
-/// the octaves down to half of F's smallest number, which rounds to 0, and on to the first of the
-/// patterns that have the same step as it, of which it is the last.
+/// Distance of F's smallest normal number from the floor at which EncodeByTable begins to count, in
+/// patterns of bfloat16. M + 1 octaves lie between that number and half of F's smallest number,
+/// which rounds to 0. The floor is the first pattern of a step; that half is the last one.
 template <FloatFormat F>
 inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat16::kMantissaBits) -
                                              1u + (1u << kBelowMantissa<F>);

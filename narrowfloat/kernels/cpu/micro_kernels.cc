@@ -49,7 +49,7 @@ bool RowAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes,
          kInfinityBits<T>;
 }
 
-/// Three ops for each vector of items: load, clear the sign, maximum.
+/// Implements MicroColumnAmaxFn. 3 ops for each vector of items: load, clear the sign, maximum.
 template <class T, Inputs kInputs>
 bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows which,
                 std::byte* amaxes) noexcept {
@@ -189,7 +189,8 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   }
 }
 
-/// Blocks that whole vectors fill keep their scale in registers; a single one for all rows.
+/// Implements EncodeFn for blocks. A block of whole vectors keeps its scale in registers, a single
+/// block for all rows.
 template <FloatFormat F, class T, std::size_t kBlock, Encoder kEncoder>
 void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& scales) noexcept {
   NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);

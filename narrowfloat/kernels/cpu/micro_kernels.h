@@ -29,8 +29,8 @@ constexpr std::size_t IndexOf(const std::array<std::size_t, kCount>& lengths, st
   while (i < kCount && lengths[i] != items) ++i;
   return i;
 }
-/// Most blocks of one call. Arrays of scales have so many places, because micro-kernels read and
-/// write whole vectors.
+/// Most blocks of one call that encodes them. Arrays of their scales have so many places, because
+/// micro-kernels read and write whole vectors.
 inline constexpr std::size_t kMicroBlocks = kMicroRun / kMxBlock;
 
 /// Bytes to whose multiples runs must be aligned for stores that bypass the caches.

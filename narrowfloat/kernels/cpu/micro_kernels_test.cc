@@ -219,7 +219,6 @@ TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
   }
 }
 
-/// Options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
 TYPED_TEST(MicroKernelsTest, ZerosAreEncodedUnderPowersOfTwo) {
   using P = TypeParam;
   for (const Target& target : Targets()) {
@@ -240,6 +239,7 @@ TYPED_TEST(MicroKernelsTest, ZerosAreEncodedUnderPowersOfTwo) {
   }
 }
 
+/// Options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
 const std::vector<ScaleRule>& Rules() {
   static const std::vector<ScaleRule> rules = {
       {},

@@ -20,8 +20,9 @@ HWY_INLINE bool IsLineAligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kLineBytes == 0;
 }
 
-/// One block's scale serves whole vectors: stores `floor` and `multiplier` in the order of blocks,
-/// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks by E8M0.
+/// Computes the scales of blocks. Stores `floor` and `multiplier` in the order of blocks, because
+/// one block's scale serves whole vectors; bfloat16's floors twice in 32 bits. About 30 ops for
+/// Lanes(DF()) blocks by E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
 bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,
                  const cpu::MicroScales& out) noexcept {
@@ -44,8 +45,9 @@ bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& r
   return IsZero(outside);
 }
 
-/// Each lane has a scale of its own: stores them in LaneScales' order, but bfloat16's floors, as 16
-/// bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns by E8M0.
+/// Computes the scales of columns, one per lane. Stores them in LaneScales' order, but bfloat16's
+/// floors, as 16 bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns by
+/// E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
 bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& rule,
                   const cpu::MicroScales& out) noexcept {

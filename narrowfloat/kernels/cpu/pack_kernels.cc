@@ -66,7 +66,7 @@ bool ComputeTwoLevels(const std::byte* amaxes, std::size_t count, const TwoLevel
   return hn::AllFalse(DF(), hn::MaskFromVec(slow));
 }
 
-/// Such scales keep every product within the largest code.
+/// Implements PackScalesFn. Returns true: such scales keep every product within the largest code.
 template <class T, Places kPlaces>
 bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFactors& /*factors*/,
                  const PackScales& scales) noexcept {

@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
 /// Most rows of a strip: those of a square block, or one block of each column.
 constexpr std::size_t kMostRows = 128;
-/// Most rows of a square block of packed codes, which are staged and drawn for row by row.
+/// Most rows of a square block of packed codes. Its rows are staged, and random bytes computed, one
+/// row at a time.
 constexpr std::size_t kMostLines = kPackUnit;
 /// Rows of a patch of transposed codes: its columns hold a run of kPatchBytes bytes each.
 constexpr std::size_t kPatchBytes = kTransposedRun / kPerByte;

@@ -15,7 +15,7 @@ namespace narrowfloat::HWY_NAMESPACE {
 // A 128-bit block holds one row of a square of 16 x 16 bytes, which is transposed in registers.
 inline constexpr std::size_t kSquareSide = 16;
 
-using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
+using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square per 128-bit block
 
 /// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
 /// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1, which rotates the index bits

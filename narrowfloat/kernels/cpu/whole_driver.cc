@@ -24,8 +24,8 @@ class WholeDriver {
   }
 
  private:
-  // Smallest tile for which tables are filled: as long as that takes, tables save in 4,000 items
-  // rowwise, in 16,000 columnwise.
+  // Smallest tile for which tables are filled. They save the time of filling them within 4,000
+  // items rowwise, within 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
   // Less than a page: a prefetch that has to look up another page's address is dropped or delayed.

@@ -14,7 +14,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// What DirectionMemory::state points at.
+/// The numbers that DirectionMemory::state points at.
 template <Scheme S>
 struct StoredState {
   alignas(kMostTensorStateBytes) typename S::TensorState tensor;

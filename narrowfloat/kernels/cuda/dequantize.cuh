@@ -36,7 +36,7 @@ __device__ __forceinline__ typename S::TensorState DecodingState(const Dequantiz
   return S::Prepare(amax, args.options);
 }
 
-/// Returns what decoded codes of a line are multiplied by at a position.
+/// Returns the factor of the decoded code of a line at a position.
 template <Scheme S>
 __device__ __forceinline__ float DecodingScale(const DequantizeArguments& args,
                                                const typename S::TensorState& state,
@@ -113,7 +113,7 @@ struct LineScales {
     }
   }
 
-  /// Sets what decoded codes of each line are multiplied by.
+  /// Sets the factors of the decoded codes of each line.
   __device__ __forceinline__ void Decode(const DequantizeArguments& args,
                                          const typename S::TensorState& state, std::size_t line,
                                          float (&scales)[kItems]) const {

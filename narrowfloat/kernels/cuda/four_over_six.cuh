@@ -22,7 +22,7 @@ __device__ __forceinline__ bool UsesFourOverSix(const typename S::TensorState& s
   }
 }
 
-/// Adds the terms of the first `count` of 8 items to `sum`, as they are defined. Out of line:
+/// Adds the terms of the first `count` of 8 items to `sum`, as S::Error computes them. Out of line:
 /// inlined for every item, it makes kernels several times as long.
 template <Scheme S>
 __device__ NF_NOINLINE float AddErrors(typename S::TensorState state, EightFloats items, int count,

@@ -146,7 +146,7 @@ void TransformHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<
 /// Rows whose columns are summed one after another; the strips' sums are then added in order.
 inline constexpr std::size_t kSumStripRows = 128;
 
-/// Writes a sum per strip and column.
+/// Writes a sum per strip and column, [strip][column].
 void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, const float* noop,
                Stream stream);
 /// Adds the strips of a tensor of `shape`, rounds to `out_dtype`; `out` needs no alignment.

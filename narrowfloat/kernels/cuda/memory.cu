@@ -14,8 +14,8 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Memory that a device's pool keeps for later calls: what a pool of CUDA's own frees goes back to
-/// the driver when a stream is synchronized, and takes long to come back.
+/// Memory that a device's pool keeps for later calls. CUDA's own pool returns freed memory to the
+/// driver when a stream is synchronized, and allocating it again takes long.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 20;
 
 /// Returns a new pool of a device; null if the device does not allocate in the order of a stream.

@@ -51,13 +51,13 @@ using Place = TilePlace<kChunkItems<S>>;
 template <Scheme S, class T>
 using ChunkOf = Chunk<T, kChunkItems<S>>;
 
-/// What a kernel can do beside nearest rounding. It is compiled once for each, since all of it
-/// takes more registers.
+/// Abilities of a kernel beside nearest rounding. It is compiled once for each, since all of them
+/// together take more registers.
 enum class Extras : std::uint8_t {
   kNone,
   kTransform,   // the Hadamard transform of columns
   kStochastic,  // stochastic rounding, and that transform or not
-  kOptions,     // all of that or not, 4over6, an amax per line, two scales of a square
+  kOptions,     // these two or not, 4over6, an amax per line, two scales of a square
 };
 
 /// True if the scales of a tile's columns are collected in shared memory: those of one column are

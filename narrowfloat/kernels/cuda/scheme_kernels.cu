@@ -99,7 +99,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
       if (kWithOptions && (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr)) {
 #pragma unroll 1
         for (int pass = first; pass < first + kPassesAtOnce; ++pass) {
-          // Loads again: an array of registers has no index.
+          // Loads again: an array in registers takes no variable as its index.
           Items chunk[1];
           LoadChunks(args.in, place, is_plain, pass, chunk);
           const float amax = AmaxOfRowBlock<S>(chunk[0].Amax());
@@ -280,7 +280,8 @@ void Quantize(const QuantizeCall& call) {
 template <Scheme S>
 inline constexpr unsigned kNumbersThreads = TwoLevelScheme<S> ? kScaleCodes : 1;
 
-/// Requires: one block of kNumbersThreads<S>.
+/// Stores a tensor's numbers, and the factors of its scales' codes. Requires: one block of
+/// kNumbersThreads<S> threads.
 template <Scheme S>
 __global__ void StoreNumbersKernel(const TensorNumbers call) {
   AwaitPrevious();

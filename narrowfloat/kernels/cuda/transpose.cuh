@@ -43,7 +43,8 @@ struct CodeColumns {
   std::uint32_t words[4][4];  // of each column, in the order of rows
 };
 
-/// Requires: threads [0, kCodeTileThreads), which have passed a barrier since the tile was written.
+/// Returns a thread's codes of a tile. Requires: threads [0, kCodeTileThreads), which have passed a
+/// barrier since the tile was written.
 __device__ __forceinline__ CodeColumns CollectColumns(const uint4* tile, unsigned thread) {
   constexpr unsigned kGroups = kCodeTile / kCodeGroupRows;
   const unsigned word = thread / kGroups;

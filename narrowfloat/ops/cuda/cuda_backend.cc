@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;  // of the words that kernels load
 
-/// Returns the view's rows. Dimensions that lie as one in memory are one. Errors: Unsupported if
-/// too many are left.
+/// Returns the view's rows. Merges dimensions whose rows are evenly spaced. Errors: Unsupported if
+/// more than kMaxRowDims are left.
 template <class Byte>
 cuda::Rows<Byte> RowsOf(const BasicTensorView<Byte>& view) {
   cuda::Rows<Byte> rows;
@@ -89,7 +89,7 @@ class Scratch {
   Scratch(std::size_t lines, cuda::Stream stream)
       : bytes_(sizeof(Numbers) + lines * sizeof(unsigned)), memory_(bytes_, stream) {}
 
-  /// Zeroes all amaxes, which must precede raising them.
+  /// Zeroes all amaxes. They must be zero before kernels raise them.
   void ZeroAmaxes(cuda::Stream stream) {
     constexpr std::size_t kFirst = offsetof(Numbers, amax_bits);
     cuda::CopyBytes(memory_.data() + kFirst, nullptr, bytes_ - kFirst, nullptr, stream);

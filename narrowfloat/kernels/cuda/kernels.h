@@ -153,6 +153,7 @@ void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, 
 void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
                const float* noop, Stream stream);
 
+/// Updates delayed scaling's history and scales, as ops/delayed_scale.h describes.
 struct DelayedScaleCall {
   std::byte *history, *scale;     // fp32, no alignment
   const std::byte* reduced_amax;  // null: the newest amax is the history's

@@ -45,8 +45,8 @@ std::string LoadedOpenMp() {
   return found;
 }
 
-/// Errors: Unsupported if loading oneDNN's OpenMP runtime would add a second one: each would start
-/// threads of its own.
+/// Checks that the process has no other OpenMP runtime than oneDNN's: each would start threads of
+/// its own. Errors: Unsupported if it has.
 void CheckOpenMp() {
   const std::string loaded = LoadedOpenMp();
   if (loaded.empty()) return;

@@ -28,7 +28,8 @@ class QuantizeRun {
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
-  /// Returns true if Prepare would read the whole input to find its amax.
+  /// Returns true if Prepare would read the whole input to find the tensor's amax. Amaxes of lines
+  /// and of the transform do not count.
   bool NeedsAmaxPass() const;
   /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
   /// padding. `amax` is the input's, if known.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that verbs leave buffers alone that a spec does not ask for, or after an error, on the CPU.
+// Tests that verbs write no buffer that the spec lacks, and none after an error, on the CPU.
 #include "narrowfloat/ops/quantize.h"
 
 #include <fmt/format.h>

@@ -9,9 +9,8 @@ namespace narrowfloat {
 inline constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0, section 5.2: k
 
 /// Common part of the MX schemes: one E8M0 scale per block, the smallest power of two >=
-/// amax / max. Columnwise codes keep the input's orientation; each direction is quantized
-/// independently. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
-/// MXFP8Quantizer does.
+/// amax / max. Columnwise codes keep the input's orientation, except in MXFP4. Source: OCP MX 1.0
+/// section 6.3, with the scale rounded up as TransformerEngine's MXFP8Quantizer does.
 template <FloatFormat Format>
 struct MxRule {
   using Element = Format;
@@ -46,7 +45,8 @@ struct MxRule {
   }
 };
 
-/// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise.
+/// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise; each direction is quantized
+/// independently.
 template <FloatFormat Format>
 struct Mxfp8Scheme : MxRule<Format> {
   static constexpr BlockShape kBlock{1, kMxBlock};

@@ -12,10 +12,10 @@ namespace narrowfloat {
 inline constexpr std::size_t kNvfp4Block = 16;
 
 /// Common part of 1-D and 2-D NVFP4: E2M1 codes, one E4M3 scale per block, one fp32 amax per tensor
-/// or per row. Every operation rounds to fp32 separately and in this order; another order changes
-/// bytes. Columnwise codes are stored transposed. A type per block shape with functions of its own,
-/// which the compiler inlines into the one kernel that calls them: 2-D is a fifth faster.
-/// Source: TransformerEngine common/cast/nvfp4/core_nvfp4.cuh.
+/// or per line. Every operation rounds to fp32 separately and in this order; another order changes
+/// bytes. Columnwise codes are stored transposed. Each block shape is a type of its own, so that
+/// the compiler inlines its functions into the one kernel that calls them: this makes 2-D a fifth
+/// faster. Source: TransformerEngine common/cast/nvfp4/core_nvfp4.cuh.
 template <BlockShape kShape>
 struct Nvfp4Rule {
   static constexpr BlockShape kBlock = kShape;
@@ -64,7 +64,7 @@ struct Nvfp4Rule {
   NF_HD static constexpr BlockScale ScaleBlock(float amax, const TensorState& state) noexcept {
     return ScaleFor(WantedScale(amax, state), state);
   }
-  /// Returns what a block's scale_inv is before it is rounded to E4M3.
+  /// Returns a block's scale_inv before it is rounded to E4M3.
   NF_HD static constexpr float WantedScale(float amax, const TensorState& state) noexcept {
     return AtMost(amax * state.encode_over_max, kLargestFloat);
   }
@@ -89,7 +89,7 @@ struct Nvfp4Rule {
     const std::array<float, 2> wanted = WantedCandidates(amax, state);
     return {ScaleFor(wanted[0], state), ScaleFor(wanted[1], state)};
   }
-  /// Returns what the candidates' scale_inv are before they are rounded to E4M3.
+  /// Returns the candidates' scale_inv before they are rounded to E4M3.
   NF_HD static constexpr std::array<float, 2> WantedCandidates(float amax,
                                                                const TensorState& state) noexcept {
     const float to_six = amax / kMaxValue<Element> * state.encode;

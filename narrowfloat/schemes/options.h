@@ -45,8 +45,7 @@ inline constexpr float kReducedE4M3Max = 256.0f;
 
 /// Inputs of a scheme's Prepare beside the amax.
 struct ScaleOptions {
-  bool has_scale =
-      false;  // delayed scaling: the multiplier is given, so the amax does not decide it
+  bool has_scale = false;  // delayed scaling: `scale` is given, the amax does not decide it
   float scale = 1.0f;
   ScaleRule rule;
   float input_max = kLargestFloat;   // largest finite number of the input's type

@@ -48,19 +48,19 @@ struct SchemeLayout {
   std::size_t block_multiple;
   bool columnwise_transposed;  // columnwise codes are stored transposed, last dimension first
   bool swizzles;               // scales may be stored in the tiles that GEMMs read
-  bool stores_scale;           // the multiplier is a buffer too
+  bool stores_scale;           // the scale is a buffer too
   AmaxBuffers amax;
 };
 
 /// Result of scaling one block.
 struct BlockScale {
   std::uint32_t scale_inv;  // as stored: an fp32 pattern or a code
-  float scale;              // what the block's elements are multiplied by
+  float scale;              // factor of the block's elements
 };
 
 /// A scaling scheme: how a tensor is cut into blocks, and three pure functions.
-/// Prepare runs once per tensor, ScaleBlock once per block; DecodeScale returns the factor of a
-/// decoded code.
+/// Prepare runs once per tensor (with row_scaled, once per line), ScaleBlock once per block;
+/// DecodeScale returns the factor of a decoded code.
 template <class S>
 concept Scheme = FloatFormat<typename S::Element> &&
     requires(float amax, const ScaleOptions& options, const typename S::TensorState& state,

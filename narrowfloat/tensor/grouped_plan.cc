@@ -9,7 +9,7 @@
 namespace narrowfloat {
 namespace {
 
-// Groups have a multiple of this many rows if a device learns their rows only after packing.
+// Each group has a multiple of this many rows if only the device knows the groups' rows.
 constexpr std::size_t kGroupRows = 128;
 
 /// The dimension of a scale grid that grows with a group's rows: its padding multiple, the rows per

@@ -35,9 +35,9 @@ struct GroupedPlan {
 /// codes at the group's offset in elements (transposed ones too), scales at the sum of the padded
 /// sizes, per-tensor scales and amaxes at the group's index. If all groups have one K, a buffer of
 /// scales is at least as large as TransformerEngine's, whose size does not depend on the groups'
-/// rows: that of all rows as one tensor, and, where the padding of a group of 128 rows exceeds it,
-/// one such padding more for each group but one. Items outside all groups are zero by convention;
-/// the caller writes them.
+/// rows: that of all rows as one tensor and, if scales are padded to a multiple of rows that does
+/// not divide 128, the scales of that multiple for each group but one. Items outside all groups are
+/// zero by convention; the caller writes them.
 /// Errors: as PlanQuantize, for the first group with an invalid shape.
 /// Source: TransformerEngine common/common.h (GroupedTensor), common/cast/core/grouped_layout.cuh.
 GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> groups);

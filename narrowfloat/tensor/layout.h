@@ -30,10 +30,11 @@ struct ScaleStrides {
   NF_HD constexpr std::size_t BlockOffset(std::size_t j) const {
     return j / kSwizzleBlocks * block_tile + j % kSwizzleBlocks * block;
   }
-  /// Returns true if the scales of a line's blocks are adjacent; below, those of a block's lines.
+  /// Returns true if the scales of a line's blocks are adjacent.
   NF_HD constexpr bool BlocksAreAdjacent() const {
     return block == 1 && block_tile == kSwizzleBlocks;
   }
+  /// Returns true if the scales of a block's lines are adjacent.
   NF_HD constexpr bool LinesAreAdjacent() const {
     return line == 1 && line_quarter == kSwizzleQuarter && line_tile == kSwizzleLines;
   }

@@ -43,7 +43,7 @@ bool HasRole(const QuantSpec& spec, Role role);
 
 /// Returns the buffers of a tensor of `shape` quantized by `spec`, in the order of Role. Uses no
 /// memory and no device. Shapes: codes as the tensor; transposed codes, last dimension first;
-/// packed codes with the last dimension halved (an odd one is merged with those before it); scales
+/// packed codes with the last dimension halved (if it is odd, all but the first are merged); scales
 /// padded as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not valid.
 std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape);
 

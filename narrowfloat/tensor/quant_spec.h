@@ -30,7 +30,7 @@ struct QuantSpec {
   std::uint64_t rht_sign_mask = kHadamardSignMask;  // bit k negates row k of a group
   bool stochastic_rounding = false;
   std::uint64_t seed = 0, offset = 0;  // for stochastic rounding
-  bool row_scaled = false;             // one amax per row, and per column
+  bool row_scaled = false;             // one amax per line
   FourOverSix four_over_six = FourOverSix::kOff;
   bool four_over_six_fast_error = false;
   float e4m3_max = kMaxValue<E4M3>;  // largest block scale; 448, or 256 with four_over_six

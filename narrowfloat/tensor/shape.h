@@ -25,11 +25,12 @@ constexpr std::size_t RoundUp(std::size_t a, std::size_t multiple) {
   return CeilDiv(a, multiple) * multiple;
 }
 
-/// Most elements of a tensor, or of all groups of one: 8 bytes each fit into 63 bits.
+/// Largest number of elements of a tensor, or of all groups together: 8 bytes each fit in 63 bits.
 inline constexpr std::int64_t kMaxElements = INT64_MAX / 8;
 
 /// Flattens to rows x cols; a scalar is 1x1, a vector of n is 1xn.
-/// Errors: InvalidArgument if a dimension is negative, or there are more than kMaxElements.
+/// Errors: InvalidArgument if a dimension is negative, or there are more than kMaxElements
+/// elements, or rows of an empty tensor.
 MatrixShape FlattenShape(const Shape& shape);
 
 /// Returns "2x3x20"; "scalar" for rank 0.

@@ -75,7 +75,7 @@ typedef struct nf_buffer {
 /* How a call runs. */
 typedef struct nf_execution {
   size_t struct_size;
-  const float* noop; /* NULL, or points at 1: nothing is written */
+  const float* noop; /* NULL, or the address of a flag: if it is 1, nothing is written */
   int32_t threads;   /* 0: NF_NUM_THREADS, else the affinity mask */
   int32_t reserved;  /* 0 */
 } nf_execution;

@@ -11,7 +11,7 @@
 
 namespace narrowfloat::c_api {
 
-/// The largest struct_size that is accepted: a larger number is uninitialized memory.
+/// The largest struct_size that is accepted: a larger one is taken for uninitialized memory.
 inline constexpr std::size_t kLargestStruct = 4096;
 
 /// Returns the size of the caller's struct, which may be of another version.

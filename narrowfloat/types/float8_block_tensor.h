@@ -31,7 +31,8 @@ struct Float8BlockOptions {
 class Float8BlockQuantizer final : public Quantizer {
  public:
   /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:
-  /// InvalidArgument for a block_scaling_dim other than 1 or 2.
+  /// InvalidArgument for an unknown element format or a block_scaling_dim other than 1 or 2; as
+  /// ValidateSpec.
   explicit Float8BlockQuantizer(std::string_view element, const Float8BlockOptions& options = {});
 
   /// Returns true for two dimensions or more whose flattened rows and columns are multiples of the

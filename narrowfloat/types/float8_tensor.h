@@ -44,6 +44,8 @@ struct CurrentScalingOptions {
 /// Current scaling: computes the scale from the tensor's own amax.
 class Float8CurrentScalingQuantizer final : public Quantizer {
  public:
+  /// Makes a quantizer to the element format of that name. Errors: InvalidArgument for an unknown
+  /// element format; as ValidateSpec.
   explicit Float8CurrentScalingQuantizer(std::string_view element,
                                          const CurrentScalingOptions& options = {});
 

@@ -34,7 +34,8 @@ struct MXFP8Options {
 /// TransformerEngine's class does; the verbs accept any.
 class MXFP8Quantizer final : public Quantizer {
  public:
-  /// Makes a quantizer to the element format of that name, such as E4M3::kName.
+  /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:
+  /// InvalidArgument for an unknown element format.
   explicit MXFP8Quantizer(std::string_view element, const MXFP8Options& options = {});
 
   bool IsQuantizable(const Shape& shape) const override;

@@ -10,7 +10,7 @@
 
 namespace narrowfloat {
 
-/// FP4 with one E4M3 scale per block, and one amax per tensor, 1-D or 2-D.
+/// FP4 with one E4M3 scale per block, and one amax per direction or per line, 1-D or 2-D.
 inline constexpr SchemeFamily kNvfp4Family{"NVFP4Tensor", [](const SchemeInfo& scheme) {
                                              return scheme.layout.scale_type == ScaleType::kE4M3;
                                            }};
@@ -34,7 +34,7 @@ struct NVFP4Options {
 /// TransformerEngine's class does; the verbs accept any even length.
 class NVFP4Quantizer final : public Quantizer {
  public:
-  /// Errors: InvalidArgument for options that exclude each other.
+  /// Errors: as ValidateSpec, such as options that exclude each other.
   explicit NVFP4Quantizer(const NVFP4Options& options = {});
 
   bool IsQuantizable(const Shape& shape) const override;

@@ -27,7 +27,8 @@ struct QuantizedTensorMetadata {
 /// need them then throw InvalidArgument naming the reason.
 class QuantizedTensorStorage {
  public:
-  /// Allocates buffers as PlanQuantize lists them, not initialised.
+  /// Allocates buffers as PlanQuantize lists them, not initialised. Errors: as PlanQuantize;
+  /// InvalidArgument if `dtype` is not a float type.
   QuantizedTensorStorage(const QuantSpec& spec, Shape shape, DType dtype = DType::kFloat32);
   /// Takes existing buffers. Codes and scale_inv of every direction in the spec must be present;
   /// scale and amax may be absent. Errors: InvalidArgument naming the buffer that is missing,
@@ -53,10 +54,10 @@ class QuantizedTensorStorage {
   /// Releases every buffer. May be called again.
   void Clear();
 
-  /// Sets the directions: nothing keeps a direction as it is, false drops it, true keeps it or
-  /// derives it where the scheme allows: columnwise codes of per-tensor FP8 are the transpose of
-  /// the rowwise ones. Both may be dropped. Errors: InvalidArgument for a direction that cannot be
-  /// derived, before anything changes.
+  /// Sets the directions: nullopt keeps a direction as it is, false drops it, true keeps it or
+  /// derives columnwise buffers from rowwise ones, if DerivesColumnwise and scales are not
+  /// swizzled. Both may be dropped. Errors: InvalidArgument for a direction that cannot be derived,
+  /// before anything changes.
   void UpdateUsage(std::optional<bool> rowwise, std::optional<bool> columnwise,
                    const Execution& execution = {});
 
@@ -72,6 +73,7 @@ class QuantizedTensorStorage {
   /// Returns the values, in `dtype` or the nominal type.
   OwnedTensor Dequantize(std::optional<DType> dtype = std::nullopt,
                          const Execution& execution = {}) const;
+  /// Writes the values to `out`. Errors: as the verb Dequantize.
   void Dequantize(const TensorView& out, const Execution& execution = {}) const;
 
  private:

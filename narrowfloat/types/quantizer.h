@@ -14,7 +14,9 @@ class Quantizer {
  public:
   virtual ~Quantizer() = default;
 
-  /// Errors: as the verb Quantize; InvalidArgument for a shape that the class does not accept.
+  /// Returns `in` quantized by Spec(), its float type as the nominal type; zeros if the call is a
+  /// noop. Errors: as the verb Quantize; InvalidArgument for a shape that the class does not
+  /// accept.
   QuantizedTensor Quantize(const ConstTensorView& in, const Execution& execution = {}) const;
 
   /// Quantizes into an existing tensor in this quantizer's directions: allocates the buffers that
@@ -24,10 +26,10 @@ class Quantizer {
   void UpdateQuantized(const ConstTensorView& in, QuantizedTensorStorage& out,
                        const Execution& execution = {}) const;
 
-  /// Sets the wanted directions; nothing keeps one as it is.
+  /// Sets the wanted directions; nullopt keeps one as it is.
   void SetUsage(std::optional<bool> rowwise, std::optional<bool> columnwise);
 
-  /// Returns a tensor with buffers that are not initialised.
+  /// Returns a tensor with buffers that are not initialised. Errors: as Quantize.
   QuantizedTensor MakeEmpty(const Shape& shape, DType dtype = DType::kFloat32) const;
 
   /// Returns the spec of the next Quantize.
@@ -44,7 +46,8 @@ class Quantizer {
   Quantizer(const Quantizer&) = default;
   Quantizer& operator=(const Quantizer&) = default;
 
-  /// Throws if the class does not accept that shape.
+  /// Checks a shape. Errors: InvalidArgument, beginning with `verb`, if the class does not accept
+  /// it.
   virtual void CheckShape(const char* verb, const Shape& shape) const;
 
   /// Is called after each quantization, with the result.

@@ -62,7 +62,7 @@ struct RestoredTensors {
   std::span<OwnedTensor> rest;  // of the flat list, not consumed
 };
 
-/// Does what PrepareForSaving does, for a list.
+/// Prepares a list of tensors as PrepareForSaving does.
 SavedTensors PrepareTensors(std::span<const SaveArgument> tensors);
 
 /// Moves the buffers of all tensors into one list, for a framework to keep between forward and

@@ -155,7 +155,7 @@ std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf&
 
 /// Returns the E8M0 code of the tile's scale; nullopt if no scale makes all values exact.
 std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) {
-  int smallest = static_cast<int>(E8M0::kMaxCode), largest = -1;  // of blocks that hold numbers
+  int smallest = static_cast<int>(E8M0::kMaxCode), largest = -1;  // of blocks that are not zero
   bool any_nan = false;
   VisitBlocks(weight, tile, [&](int scale, std::span<const std::byte> codes, std::size_t) {
     any_nan = any_nan || scale == static_cast<int>(E8M0::kNanCode);
@@ -207,7 +207,7 @@ CanonicalWeight BlockFp8Like(const CanonicalWeight& weight, std::vector<std::byt
   return out;
 }
 
-/// The E8M0 code of a power of two that it has.
+/// Returns the E8M0 code of `scale`; nullopt if it has none.
 std::optional<std::byte> PowerOf(float scale) {
   const std::uint32_t code = EncodeE8M0Up(scale);
   if (code == E8M0::kNanCode || DecodeE8M0(code) != scale) return std::nullopt;
@@ -277,7 +277,7 @@ bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales
         most = std::max(most, scale);
       }
     }
-    // Near both ends of E8M0, the tile's own scale might not be one.
+    // The tile's scale is up to `high` below the largest one and must not leave E8M0's range.
     const bool far_from_ends = least >= high && most <= static_cast<int>(E8M0::kMaxCode);
     if (most - least > high - low || !far_from_ends) return false;
   }

@@ -27,7 +27,7 @@ std::vector<std::string> NamesEndingIn(const fs::path& folder, std::string_view 
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       std::string name = entry.path().filename().string();
-      // Hidden files are nobody's shards: our own unfinished ones are hidden too.
+      // A hidden file is no shard: our own unfinished ones are hidden too.
       if (name.ends_with(suffix) && !name.starts_with('.')) names.push_back(std::move(name));
     }
   } catch (const fs::filesystem_error& error) {

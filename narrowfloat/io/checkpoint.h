@@ -45,7 +45,7 @@ enum class Unfinished : std::uint8_t { kRefuse, kOpen };
 /// and checks every header; data is read on demand, by any thread.
 class Checkpoint {
  public:
-  /// `path` is a file, an index file or a folder.
+  /// Opens `path`: a file, an index file or a folder.
   /// Errors: InvalidArgument if there is none, it is damaged, the index names a tensor that its
   /// shard lacks, two shards hold the same one, or the folder is that of an unfinished job and
   /// `unfinished` refuses it; IoError.
@@ -88,8 +88,9 @@ class Checkpoint {
 /// Returns the file that has an entry of a tensor.
 const Shard& HomeOf(const TensorLocation& location, std::size_t entry);
 
-/// Fills `out` with a whole entry of a tensor: `buffer` counts its `entries`, which for a quantized
-/// tensor stand in the order of its `plan`. Errors: InvalidArgument if the sizes differ; IoError.
+/// Fills `out` with a whole entry of a tensor: `buffer` is its index in `entries`, which for a
+/// quantized tensor stand in the order of its `plan`. Errors: InvalidArgument if the sizes differ;
+/// IoError.
 void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out);
 
 }  // namespace narrowfloat::io

@@ -80,9 +80,9 @@ struct FileContents {
   void AddCopy(const StoredTensor& tensor);
 };
 
-/// Tensors of a file in the order of their names, buffers that belong to a quantized one grouped.
-/// Errors: InvalidArgument if a record cannot be read, or a buffer it speaks of is missing or
-/// differs from the plan; `source` begins the message.
+/// Returns the tensors of a file in the order of their names; the buffers of a quantized one are
+/// grouped. Errors: InvalidArgument if a record cannot be read, or a buffer that it describes is
+/// missing or differs from the plan; `source` begins the message.
 std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& header);
 
 /// The header of one file of a checkpoint; `source` begins messages about it.

@@ -35,7 +35,7 @@ class ConventionWriter {
   /// Returns the tensors of a weight. Errors: as FormatOf and PlanWritten.
   std::vector<TensorEntry> Entries(const std::string& name, const ForeignWeight& form) const;
 
-  /// Announces the tensors of a weight. Requires: Add was called for a weight of its kind.
+  /// Adds the tensors of a weight to `contents`. Requires: Add was called for a weight of its kind.
   void Plan(const std::string& name, const ForeignWeight& form, FileContents& contents) const;
 
   /// Writes the tensors of a weight.
@@ -51,8 +51,8 @@ class ConventionWriter {
   /// Returns the formats of the weights that were added.
   const std::vector<const WrittenFormat*>& formats() const { return formats_; }
 
-  /// Returns which of the weights added lack a scale of the inputs that readers of their format
-  /// need; an empty text if none does.
+  /// Returns a text that names a weight without the scale of the inputs that readers of its format
+  /// need, and counts the others; an empty text if none lacks it.
   std::string MissingInputScales() const;
 
  private:

@@ -136,7 +136,8 @@ bool FitsOrder(const TensorEntry& codes, const TensorEntry& scale, bool swizzled
   }
 }
 
-/// Compares the scales `name` with the shapes of both orders; kNone if it holds no such scales.
+/// Compares the scales at `location` with the shapes of both orders; kNone if it holds no such
+/// scales.
 ScaleOrders OrdersOf(const Checkpoint& checkpoint, const TensorLocation& location) {
   constexpr std::string_view kCodes = ".weight", kScale = ".weight_scale", kGlobal = "_2";
   const std::string& name = location.tensor->name;

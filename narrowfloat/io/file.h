@@ -88,8 +88,8 @@ class AtomicFile {
   /// there, unless it is the folder that cannot be written to the disk: then the new file is.
   void Commit();
 
-  /// As Commit, but keeps a file that is already there and then returns false. On a file system
-  /// without hard links it replaces that file.
+  /// Does as Commit, but keeps a file that is already there and then returns false. On a file
+  /// system without hard links it replaces that file.
   bool CommitNew();
 
  private:

@@ -20,7 +20,7 @@ namespace narrowfloat::io {
 
 /// A quantized weight of another convention: codes in rows, one scale per block of a matrix.
 struct ForeignWeight {
-  FileDType codes, scale;          // U8, I8 and F4 codes are E2M1, two per byte, low half first
+  FileDType codes, scale;          // U8, I8 and F4 codes are E2M1, two per byte
   std::size_t matrices = 1;        // stacked experts
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
   BlockShape block{};              // of a matrix; a block may be the whole of it
@@ -28,7 +28,7 @@ struct ForeignWeight {
   std::size_t globals = 1;       // scales of a whole matrix: one for all matrices, or one for each
   bool transposed = false;       // the float tensor lies transposed
   bool swizzled = false;         // scales lie in the tiles that GEMMs read, padded
-  bool high_half_first = false;  // of two codes in a byte
+  bool high_half_first = false;  // of two codes in a byte; else the low half is the first
   Shape shape{};                 // of the float tensor
   std::string input_scale{};     // name of the tensor with the one scale of the layer's inputs
 

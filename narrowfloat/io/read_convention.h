@@ -13,7 +13,8 @@ const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const Conventi
 /// Groups the tensors of a checkpoint by the names of a foreign convention: each weight becomes one
 /// tensor, in the file that has its codes, under the name of the float tensor; its scales may lie
 /// in other files. Errors: InvalidArgument if codes lack their scale, a scale its codes, or types
-/// and shapes do not fit; as ReadCompanion.
+/// and shapes do not fit; Unsupported for integer codes, MXFP6, and tensors or a configuration that
+/// change what weights mean; as ReadCompanion.
 void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention);
 
 /// Refuses a tensor that is copied into a file of a convention and that ReadConvention would refuse

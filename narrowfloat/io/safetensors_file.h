@@ -15,7 +15,7 @@
 
 namespace narrowfloat::io {
 
-/// How messages about a file begin: "safetensors: <path>".
+/// Returns the beginning of messages about a file: "safetensors: <path>".
 std::string SafetensorsSource(const std::filesystem::path& path);
 
 /// A safetensors file, its header read and checked, its data not yet. Any thread may read.
@@ -29,7 +29,7 @@ class SafetensorsFile {
   const FileIdentity& identity() const { return file_.identity(); }
   const Header& header() const { return header_; }
 
-  /// The tensor of that name, or null.
+  /// Returns the tensor of that name, or null.
   const TensorEntry* Find(std::string_view name) const;
 
   /// Fills `out` with bytes of a tensor from `offset` on. Errors: InvalidArgument if it has fewer;
@@ -58,7 +58,7 @@ class SafetensorsWriter {
   /// has fewer bytes; IoError.
   void Append(std::string_view name, std::span<const std::byte> bytes);
 
-  /// Errors: InvalidArgument if a tensor still lacks bytes; IoError.
+  /// Puts the file in its place. Errors: InvalidArgument if a tensor still lacks bytes; IoError.
   void Finish();
 
  private:

@@ -45,8 +45,8 @@ inline constexpr std::size_t kMaxTensors = 100'000;  // of a file; also its keys
 inline constexpr std::size_t kMaxNameBytes = 1024;   // of a tensor's name
 inline constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;  // names, shapes, metadata
 
-/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte, or if there
-/// are more than kMaxRank dimensions; `source` begins the message.
+/// Returns the bytes of a tensor by its type and shape. Errors: InvalidArgument if they overflow or
+/// end within a byte, or if there are more than kMaxRank dimensions; `source` begins the message.
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry);
 
 /// Parses a header's JSON. The text is hostile until parsed; `data_bytes` follow it in the file.

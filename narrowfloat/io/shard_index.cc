@@ -14,7 +14,7 @@ using nlohmann::json;
 constexpr int kDepth = 8;  // the reference has 2; other keys of "metadata" may nest
 constexpr const char* kTotalSize = "total_size";
 
-/// A name within the folder: no way up, no way down, no root.
+/// Refuses a file name that leads out of the folder, or into one below it.
 void CheckFileName(const std::string& source, const std::string& file) {
   if (file.find('/') == std::string::npos && file.find('\0') == std::string::npos &&
       file.ends_with(kFileSuffix)) {

@@ -14,7 +14,8 @@
 namespace narrowfloat::io {
 
 /// Returns the form of a quantized weight of any convention. Errors: Unsupported if its codes and
-/// scales have no counterpart elsewhere: columns alone, swizzled scales, blocks across rows.
+/// scales have no counterpart elsewhere: columnwise buffers alone; swizzled, row-scaled or
+/// block-major scales; blocks that span several matrices.
 ForeignWeight FormOf(const StoredTensor& tensor);
 
 /// A weight without what its convention adds: codes row by row, one scale per block, no padding.
@@ -22,7 +23,7 @@ struct CanonicalWeight {
   ForeignWeight form;
   std::span<const std::byte> codes;
   std::vector<std::byte> scales;       // of 16-bit types in fp32, which `form` names
-  std::vector<float> globals = {1};    // scales of the whole tensor, as `form` says what they mean
+  std::vector<float> globals = {1};    // scales of the whole tensor, used as form.global says
   std::vector<std::byte> own_codes{};  // what `codes` views if the input's were in another order
 };
 

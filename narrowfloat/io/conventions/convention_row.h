@@ -95,7 +95,7 @@ struct ConventionRow {
   std::span<const std::string_view> refused =
       {};                             // suffixes of tensors that change what codes mean
   const char* refused_key = nullptr;  // key of quantization_config; its groups change it, too
-  std::string_view ignored = "";      // config.json's key for modules that are not quantized
+  std::string_view ignored = "";      // key of quantization_config for modules left unquantized
   const char* kept_key = nullptr;     // key of quantization_config that conversions keep
   bool mixes = false;  // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it

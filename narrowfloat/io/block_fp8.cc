@@ -324,8 +324,9 @@ CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<st
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const float scale = scale_at(i);
     if (!(scale > 0) || std::isinf(scale)) {
-      throw InvalidArgument(fmt::format("the scale of the tile [{}, {}] must be positive, got {}",
-                                        tiles[i].row, tiles[i].col, scale));
+      throw InvalidArgument(
+          fmt::format("the scale of the tile [{}, {}] must be positive and finite, got {}",
+                      tiles[i].row, tiles[i].col, scale));
     }
     const std::optional<std::byte> power = PowerOf(scale);
     powers = powers && power;

@@ -143,7 +143,7 @@ TEST(BlockFp8Test, PowersOfTwoKeepTheirCodesAndOthersSayWhatIsLost) {
   scales[1] = -1;
   set();
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { ToPowerOfTwoScales(weight, out, 1, loss); }),
-            "the scale of the tile [0, 1] must be positive, got -1");
+            "the scale of the tile [0, 1] must be positive and finite, got -1");
 }
 
 }  // namespace

@@ -165,8 +165,8 @@ const Shard& HomeOf(const TensorLocation& location, std::size_t entry) {
 void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out) {
   const TensorEntry& entry = location.tensor->entries.at(buffer);
   if (out.size() != entry.Bytes()) {
-    throw InvalidArgument(fmt::format("read: '{}' has {} bytes, the buffer {}", entry.name,
-                                      entry.Bytes(), out.size()));
+    throw InvalidArgument(fmt::format("read: the buffer for '{}' must have {} bytes, got {}",
+                                      entry.name, entry.Bytes(), out.size()));
   }
   HomeOf(location, buffer).file.Read(entry, 0, out);
 }

@@ -67,7 +67,7 @@ TEST(CheckpointTest, OpensAFileAnIndexOrAFolder) {
     ReadBuffer(model.Find("a"), 0, out);
     EXPECT_EQ(out, std::vector<std::byte>(3, std::byte{7}));
     EXPECT_EQ(MessageOf<InvalidArgument>([&] { ReadBuffer(model.Find("b"), 0, out); }),
-              "read: 'b' has 2 bytes, the buffer 3");
+              "read: the buffer for 'b' must have 2 bytes, got 3");
   }
 }
 

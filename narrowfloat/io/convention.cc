@@ -271,7 +271,7 @@ std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> 
     std::ranges::sort(tensors[i], {}, &StoredTensor::name);
     const auto repeated = std::ranges::adjacent_find(tensors[i], {}, &StoredTensor::name);
     if (repeated == tensors[i].end()) continue;
-    throw InvalidArgument(fmt::format("{}: '{}' is both a tensor and a quantized one",
+    throw InvalidArgument(fmt::format("{}: '{}' must be a tensor or a quantized one, it is both",
                                       files[i].source, repeated->name));
   }
   return tensors;

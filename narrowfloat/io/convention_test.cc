@@ -133,7 +133,7 @@ TEST(ConventionTest, ANameIsAPlainTensorOrAQuantizedOne) {
   const auto mark = std::ranges::find(header.tensors, "w", &TensorEntry::name);
   ASSERT_NE(mark, header.tensors.end());
   mark->shape = {1};
-  EXPECT_EQ(Refusal(header), "f: 'w' is both a tensor and a quantized one");
+  EXPECT_EQ(Refusal(header), "f: 'w' must be a tensor or a quantized one, it is both");
 }
 
 TEST(ConventionTest, TheMarkIsNoTensorAndMayBeMissing) {

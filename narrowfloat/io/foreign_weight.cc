@@ -452,7 +452,8 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                        .swizzled = hints.swizzled,
                        .high_half_first = hints.high_half_first};
   if (codes.shape.size() < 2)
-    given.Refuse(fmt::format("'{}' must have two dimensions", codes.name));
+    given.Refuse(fmt::format("'{}' must have two dimensions or more, got shape {}", codes.name,
+                             ShapeText(codes.shape)));
   if (FlattenShape(codes.shape).Size() == 0)
     given.Refuse(fmt::format("'{}' must not be empty", codes.name));
   SetShape(weight, names, codes);

@@ -105,12 +105,12 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 void SafetensorsWriter::Append(std::string_view name, std::span<const std::byte> bytes) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
-    throw InvalidArgument(fmt::format("{}: '{}' is not in the header", source_, name));
+    throw InvalidArgument(fmt::format("{}: '{}' must be in the header", source_, name));
   }
   auto& [entry, written] = found->second;
   if (bytes.size() > entry->Bytes() - written) {
-    throw InvalidArgument(fmt::format("{}: '{}' has {} bytes, got {} more after {}", source_, name,
-                                      entry->Bytes(), bytes.size(), written));
+    throw InvalidArgument(fmt::format("{}: '{}' must have {} bytes, got {} more after {}", source_,
+                                      name, entry->Bytes(), bytes.size(), written));
   }
   file_.Write(data_begin_ + entry->begin + written, bytes);
   written += bytes.size();
@@ -120,8 +120,8 @@ void SafetensorsWriter::Finish() {
   for (const TensorEntry& entry : header_.tensors) {
     const std::uint64_t written = by_name_.at(entry.name).written;
     if (written == entry.Bytes()) continue;
-    throw InvalidArgument(
-        fmt::format("{}: '{}' has {} bytes, got {}", source_, entry.name, entry.Bytes(), written));
+    throw InvalidArgument(fmt::format("{}: '{}' must have {} bytes, got {}", source_, entry.name,
+                                      entry.Bytes(), written));
   }
   file_.Commit();
 }

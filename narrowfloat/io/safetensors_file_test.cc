@@ -106,12 +106,12 @@ TEST(SafetensorsWriterTest, RefusesMoreFewerAndOtherBytes) {
   {
     SafetensorsWriter writer(folder / "f", {{"x", FileDType::kU8, {6}}}, {});
     EXPECT_EQ(MessageOf<InvalidArgument>([&] { writer.Append("y", four); }),
-              source + ": 'y' is not in the header");
+              source + ": 'y' must be in the header");
     writer.Append("x", four);
     EXPECT_EQ(MessageOf<InvalidArgument>([&] { writer.Append("x", four); }),
-              source + ": 'x' has 6 bytes, got 4 more after 4");
+              source + ": 'x' must have 6 bytes, got 4 more after 4");
     EXPECT_EQ(MessageOf<InvalidArgument>([&] { writer.Finish(); }),
-              source + ": 'x' has 6 bytes, got 4");
+              source + ": 'x' must have 6 bytes, got 4");
   }
   EXPECT_EQ(folder.Names(), std::set<std::string>{"f"});
   EXPECT_EQ(ReadText(folder / "f"), "old");

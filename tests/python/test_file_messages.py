@@ -29,6 +29,8 @@ CASES = {
                "read: {IN}: 'a.weight_scale_2' must be one F32, got F32 2"),
     "empty": ({"a.weight": codes((0, 64)), "a.weight_scale_inv": scales((1, 1))}, "fp8",
               "read: {IN}: 'a.weight' must not be empty"),
+    "vector": ({"a.weight": codes((64,)), "a.weight_scale_inv": scales((1, 1))}, "fp8",
+               "read: {IN}: 'a.weight' must have two dimensions or more, got shape 64"),
     "block size": (FP8, {"quant_method": "fp8", "weight_block_size": [0, 128]},
                    "config: the block size of weights must be two integers of 1 to 2^31, "
                    "got [0,128]"),
@@ -98,7 +100,8 @@ def test_values_that_no_tile_holds(tmp_path: Path) -> None:
     source = write_model(tmp_path / "negative", [fp8], method("fp8"))
     refused = run("requantize", source, tmp_path / "out", "--scale-format", "ue8m0", code=2)
     assert refused.stderr.splitlines()[-1] == (
-        "narrowfloat: requantize: 'a.weight': the scale of the tile [0, 0] must be positive, got -1"
+        "narrowfloat: requantize: 'a.weight': the scale of the tile [0, 0] must be positive and "
+        "finite, got -1"
     )
 
 

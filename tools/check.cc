@@ -38,7 +38,7 @@ namespace {
 struct Finding {
   std::string name;  // of the tensor; empty for the checkpoint as a whole
   std::string what;
-  bool note = false;  // which may be meant: it does not count as a finding
+  bool note = false;  // may be intended: it does not count as a finding
 };
 
 class Checking {
@@ -132,7 +132,7 @@ struct CheckOptions {
   std::string path, from;
 };
 
-/// Finds what a reader by the index does not see. (Opening finds what the index alone has.)
+/// Finds tensors that the index lacks. (Checkpoint::Open refuses those that the index alone has.)
 void CheckIndex(const io::Checkpoint& in, std::vector<Finding>& findings) {
   if (!in.index()) return;
   for (const io::Shard& shard : in.shards()) {

@@ -78,7 +78,7 @@ complete -o bashdefault -o default -F _narrowfloat narrowfloat
                      cases, fmt::join(Names(app), " "));
 }
 
-/// "'--scheme=[meaning]:S:(a b)'".
+/// Returns "'*--scheme[meaning]:S:(a b)'", or "':IN:_files'" for an argument.
 std::string ZshOption(const CLI::App& command, const CLI::Option& option) {
   const OptionRow& row = RowOf(command, option);
   std::string action;

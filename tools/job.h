@@ -22,10 +22,10 @@ class TensorRewriter {
  public:
   virtual ~TensorRewriter() = default;
 
-  /// "quantize", as messages begin.
+  /// Returns the verb that begins messages: "quantize".
   virtual std::string Verb() const = 0;
 
-  /// All that decides the output's bytes beside the input and the version.
+  /// Returns all that decides the output's bytes beside the input and the version.
   virtual std::string CacheKey() const = 0;
 
   /// Returns whether the tensor is rewritten; others are copied byte for byte.
@@ -34,10 +34,10 @@ class TensorRewriter {
   /// Returns whether the tensor is left out of the result.
   virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }
 
-  /// Announces what Rewrite will write.
+  /// Adds the tensors that Rewrite will write to `contents`.
   virtual void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const = 0;
 
-  /// Writes it. `input` has the bytes of each of the tensor's entries.
+  /// Writes these tensors. `input` has the bytes of each of the tensor's entries.
   virtual void Rewrite(const io::StoredTensor& tensor,
                        const std::vector<std::span<const std::byte>>& input,
                        io::SafetensorsWriter& writer) = 0;

@@ -15,9 +15,9 @@ struct OtherFiles {
   std::optional<std::string> unknown;  // a safetensors file that may be anything
 };
 
-/// Lists them: indices, the files that these name, files with names of a model
+/// Lists these files: indices, the files that these name, files with names of a model
 /// (`model.safetensors`, `NAME-00001-of-00002.safetensors`), and JSON files that say how tensors
-/// are quantized. Sorted, indices last: if their removal is cut off, the index still names the
+/// are quantized. Sorted, indices last: if their removal is interrupted, the index still names the
 /// rest. Without `index`, the name of the result's index, any other safetensors file is unknown,
 /// because readers could not tell it from the result. Leaves out hidden files, subfolders and
 /// `targets`, the files that the job writes. Errors: InvalidArgument if a JSON file is damaged;

@@ -117,7 +117,7 @@ class QuantizeRewriter : public TensorRewriter {
     return foreign_ && foreign_->convention().weights.front().plain_is_transposed;
   }
 
-  /// [.., outputs, inputs].
+  /// Returns the shape as [.., outputs, inputs].
   Shape InnerShape(const io::StoredTensor& tensor) const {
     Shape shape = tensor.shape();
     if (Transposes()) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);

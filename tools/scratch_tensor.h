@@ -15,10 +15,10 @@ namespace narrowfloat::tools {
 /// Memory for one quantized tensor after another.
 class ScratchTensor {
  public:
-  /// Buffers of this plan; what was there before is lost.
+  /// Returns a view of memory for the buffers of this plan; its earlier content is lost.
   QuantizedView Bind(const QuantSpec& spec, const Shape& shape);
 
-  /// The bytes of each of io::StoredBuffers.
+  /// Returns the bytes of each of io::StoredBuffers.
   const std::vector<std::span<const std::byte>>& buffers() const { return buffers_; }
 
  private:

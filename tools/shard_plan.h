@@ -36,8 +36,9 @@ std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts
 /// file has the planned header. Requires: plan.IsWritten().
 bool IsFinished(const ShardPlan& plan);
 
-/// Remove the record of a file before it is replaced, and write that of the new file.
+/// Removes the record of a file, before the file is replaced.
 void RemoveRecord(const std::filesystem::path& file);
+/// Writes the record of a finished file.
 void WriteRecord(const ShardPlan& plan);
 
 /// Returns the text that a job writes into the mark of its folder: the same for all parts of one

@@ -39,7 +39,8 @@ class TensorReader {
   /// Returns the bytes of each entry, valid until the next call. Errors: IoError.
   const std::vector<std::span<const std::byte>>& Bytes(const io::TensorLocation& location);
 
-  /// Returns the values in fp32, valid until the next call; none of a tensor of no float type.
+  /// Returns the values in fp32, valid until the next call; none for a plain tensor of another type
+  /// than F32, F16 and BF16.
   /// Errors: IoError.
   std::span<const float> Values(const io::TensorLocation& location);
 

@@ -22,7 +22,7 @@ std::string CountText(std::size_t count, std::string_view noun);
 /// Names come from files that anybody may have written.
 std::string Escaped(std::string_view text);
 
-/// Columns lined up with two spaces between them; the first row is the heading. Columns listed in
+/// Returns columns with two spaces between them; the first row is the heading. Columns listed in
 /// `right` are flush right. A cell of more than 128 bytes moves the rest of its line.
 std::string TableText(const std::vector<std::vector<std::string>>& rows,
                       const std::vector<std::size_t>& right);

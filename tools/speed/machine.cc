@@ -209,7 +209,7 @@ MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
     const double start = timer.Seconds();
     SpeedSession session(rows, execution);
     session.Round(timer);
-    if (!session.IsComplete()) return result;  // slower than foretold: the last step's has to do
+    if (!session.IsComplete()) return result;  // slower than predicted: the last step's result
     const double next = kReserve * kGrowth * (timer.Seconds() - start);
     const bool last = rows == kMostRows || !timer.Allows(next) || !HasMemoryFor(rows * kGrowth);
     while (last && timer.Allows(session.RoundSeconds() / 2)) session.Round(timer);

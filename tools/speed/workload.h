@@ -22,7 +22,7 @@ std::string_view VerbName(Verb verb);
 std::string_view DirectionName(Direction direction);
 
 /// One call of a verb, and the traffic that it cannot do without: codes and floats, without the
-/// scales, which are a thirtieth of it at most.
+/// scales, which are a 24th of it at most (NVFP4 in both directions).
 struct Workload {
   Verb verb;
   QuantSpec spec;       // what is quantized to or dequantized; says nothing of amax

@@ -274,7 +274,7 @@ ffi::Error GroupedQuantizeFFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
   });
 }
 
-/// The groups' row counts, and where each begins and the last ends, in elements.
+/// Stores the groups' row counts, then the elements where each begins and where the last one ends.
 void StoreOffsets(const CallExecution& execution, ffi::AnyBuffer& workspace,
                   const std::vector<std::int64_t>& rows, std::size_t cols) {
   std::vector<std::int64_t> words(rows);
@@ -310,7 +310,7 @@ ffi::Error GroupedQuantizeV2FFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
   });
 }
 
-/// Each group's amax, which scales of their own follow from.
+/// Computes the amax of each group.
 ffi::Error GroupedAmaxFFI(ffi::AnyBuffer input, ffi::AnyBuffer group_sizes, Result amax,
                           Platform platform) {
   return RunOn(platform, [&](const CallExecution& execution) {

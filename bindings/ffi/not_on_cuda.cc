@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handlers of CUDA for the targets that only the CPU has: they say so. XLA's own message does not.
+// Handlers of CUDA for the targets that only the CPU has: their message says so, XLA's does not.
 #include <string>
 
 #include "bindings/ffi/decoding.h"

@@ -58,10 +58,11 @@ ArrayView ViewArray(const Argument& argument, nb::handle object);
 /// type.
 ArrayView ViewArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
 
-/// Returns a view of an array of a float type; of a copy if its rows are not contiguous.
+/// Returns a view of an array of a float type; of a copy if its rows are not contiguous. Errors:
+/// TypeError for another object or type.
 ArrayView ViewInput(const char* verb, nb::handle object, std::string_view name = "x");
 
-/// Returns a view of a result. Requires: `object` has that `dtype` and `shape`.
+/// Returns a view of a result, which must have that `dtype` and `shape`.
 /// Errors: TypeError if `object` is not an array; ValueError if it is not writable, not
 /// C-contiguous, or differs in dtype or shape.
 ArrayView ViewOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,

@@ -53,7 +53,8 @@ inline constexpr char kQuantizeDbiasDoc[] =
 
 Shapes:  the sums are 1-D of length K, in the type of x, added up in fp32 in an order that depends
          on the shape alone.
-Errors:  as quantize(). `out` is a pair of a QuantizedTensor and an array.)";
+out:     a tuple of a QuantizedTensor and an array, both filled in place and returned.
+Errors:  as quantize().)";
 
 inline constexpr char kFakeQuantizeSignature[] =
     "def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: "
@@ -102,7 +103,9 @@ already. Source: TransformerEngine's nvte_swizzle_scaling_factors.)";
 inline constexpr char kUnswizzleSignature[] =
     "def unswizzle(q: QuantizedTensor) -> QuantizedTensor";
 inline constexpr char kUnswizzleDoc[] =
-    R"(Moves swizzled scales back to the compact layout, padding included. Errors: ValueError if q is not swizzled.
+    R"(Copies `q` with its scale_inv bytes in the compact layout, padding included.
+
+Errors: ValueError if q is not swizzled.
 Source: TransformerEngine's nvte_unswizzle_scaling_factors.)";
 
 inline constexpr char kGroupedQuantizeSignature[] =
@@ -137,7 +140,7 @@ inline constexpr char kGroupedQuantizePackedSignature[] =
 inline constexpr char kGroupedQuantizePackedDoc[] =
     R"(Quantizes each of `tensors` as if it were alone, into packed buffers.
 
-Shapes:  the arrays are flat and as plan_grouped() says; what no group owns is zero. The
+Shapes:  the arrays are flat and as plan_grouped() says; items outside all groups are zero. The
          QuantizedTensors are views of them.
 Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
 Errors:  as quantize().)";
@@ -193,7 +196,7 @@ inline constexpr char kQgemmDoc[] =
 layout:  "TN": a (M, K) times b (N, K) transposed, rowwise buffers of both (fprop: x, w).
          "NN": a (M, N) rowwise times b (N, K) columnwise (dgrad: dy, w).
          "NT": a (M, N) transposed times b (M, K), columnwise buffers of both (wgrad: dy, x).
-Shapes:  the result is 2-D, leading dimensions of a and b flattened. bias has one item a column.
+Shapes:  the result is 2-D, leading dimensions of a and b flattened. bias has one item per column.
 dtype:   of the result: float32, float16 or bfloat16. The bias may be any of them.
 out:     an array of that shape and dtype, C-contiguous, writable, not overlapping what is read;
          filled in place and returned. With accumulate the product is added to what it holds.
@@ -265,7 +268,8 @@ Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_a
 inline constexpr char kOpenDoc[] =
     R"(Opens a safetensors file, an index file or a folder of either.
 
-from_:  a convention whose weights are grouped; 'auto': the one that the files tell.
+from_:  a convention whose weights are grouped; 'auto': the one that the files tell; None: only
+        this library's own.
 Errors: ValueError if the path does not exist or is damaged, or for an unknown convention;
         NotImplementedError for a convention that is not read; OSError if it cannot be read.)";
 

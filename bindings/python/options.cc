@@ -126,7 +126,7 @@ SpecValue ParseValue(const char* verb, std::string_view key, nb::handle value) {
   return ParseArrayItem(verb, key, value);
 }
 
-/// Reads a pair: one value per direction.
+/// Sets the amax from one value, or from a pair: one value per direction.
 void SetAmax(QuantSpec& spec, const char* verb, nb::handle value) {
   constexpr std::string_view kKey = "amax";
   const bool sequence = nb::isinstance<nb::tuple>(value) || nb::isinstance<nb::list>(value);

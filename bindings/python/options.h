@@ -13,7 +13,7 @@ namespace narrowfloat::python {
 
 namespace nb = nanobind;
 
-/// A direction of a call. Made of bool and of NumPy's.
+/// A direction of a call. Python's bool and NumPy's convert to it.
 struct Flag {
   bool is_set = false;
 

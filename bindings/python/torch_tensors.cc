@@ -266,8 +266,8 @@ nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   return plan;
 }
 
-/// Returns [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], one rule
-/// size, as PlanRules lists them.
+/// Returns [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], as
+/// PlanRules lists them.
 nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
   nb::list rules;
   for (const BufferRule& buffer : PlanRules(spec, rank)) {

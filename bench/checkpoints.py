@@ -85,7 +85,7 @@ def write_model(folder: Path, count: int, rows: int) -> Path:
 
 
 def measure(command: list[str], out: Path, repetitions: int) -> dict[str, float]:
-    """Returns the least wall and CPU seconds of a command that writes `out`, and its memory."""
+    """Returns the least wall and CPU seconds of a command that writes `out`."""
     wall, cpu = [], []
     for _ in range(repetitions):
         shutil.rmtree(out, ignore_errors=True)
@@ -101,8 +101,10 @@ def measure(command: list[str], out: Path, repetitions: int) -> dict[str, float]
 
 
 def torch_formula(count: int, rows: int) -> float:
-    """Seconds of the peers' formula for the same experts, from memory and without files: FP4 by a
-    table, times its scale, then FP8 under a power of two per tile."""
+    """Returns the seconds of the peers' formula for the same experts in memory, without files.
+
+    The formula: FP4 by a table, times its scale, then FP8 under a power of two per tile.
+    """
     import torch
 
     table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])

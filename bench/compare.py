@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our kernels, the memory's own speed and the peers' kernels on the same tensor, in one run.
+"""Measures our kernels, the memory and the peers' kernels on the same tensor, in one run.
 
 usage: python bench/compare.py [--rows R] [--cols C] [--repetitions N] [--core-bench PATH]
                                [--json FILE] [--chart NAME] [--work WORD ...]
@@ -40,7 +40,7 @@ from products import print_products
 ROOT = Path(__file__).resolve().parents[1]
 CORE_BENCH = ROOT / "build/release/bench/core_bench"
 OURS = "narrowfloat"
-TURN_SECONDS = 0.1  # more than one call, if there is time: the first finds its memory gone cold
+TURN_SECONDS = 0.1  # more than one call, if there is time: the first one misses the caches
 
 # One processor for everybody, before a library starts threads.
 os.environ.update(
@@ -302,7 +302,7 @@ def make_tensors(rows: int, cols: int) -> Tensors:
 
     random = np.random.default_rng(1)
     values = np.empty((rows, cols), ml_dtypes.bfloat16)
-    for row in range(0, rows, 256):  # in parts: the fp64 original is four times as large
+    for row in range(0, rows, 256):  # in parts: the fp32 original is twice as large
         part = values[row : row + 256]
         part[...] = random.standard_normal(part.shape, np.float32).astype(ml_dtypes.bfloat16)
     return Tensors(values, nf.quantize(values, "fp8_e4m3"), nf.quantize(values, "mxfp8_e4m3"))
@@ -319,7 +319,7 @@ def make_works() -> dict[str, Work]:
 
 
 def add_peers(works: dict[str, Work], tensors: Tensors) -> list[str]:
-    """Adds every peer that is there; gives the absent ones, with the reason."""
+    """Adds every peer that is there. Returns the absent ones, with the reason."""
     absent = []
     for peer, add in PEERS.items():
         try:
@@ -330,7 +330,7 @@ def add_peers(works: dict[str, Work], tensors: Tensors) -> list[str]:
 
 
 def measure(works: dict[str, Work], repetitions: int) -> list[str]:
-    """Contenders take turns. Gives what failed, with the reason."""
+    """Measures the contenders in turns. Returns what failed, with the reason."""
     failed = []
     for work in works.values():
         for label in list(work.contenders):

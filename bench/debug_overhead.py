@@ -26,7 +26,7 @@ from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.layer import Slots
 from narrowfloat.pytorch import Linear, autocast
 
-PASSES = 10  # a turn
+PASSES = 10  # per turn
 ASKED = 2000  # calls of what takes less than a microsecond
 OPERANDS = ["activation", "weight", "gradient"]
 LOG = {"LogTensorStats": {"enabled": True, "tensors": OPERANDS, "stats": ["max", "mean", "std"]}}
@@ -75,7 +75,7 @@ def seconds(call: Callable[[], object], count: int) -> float:
 
 
 def measure(side: int, repetitions: int) -> dict[str, float]:
-    """Microseconds of one pass forward and backward, by session, and of what is beside them."""
+    """Returns the microseconds of one pass, by session, and of the parts that sessions add."""
     TEDebugState._reset()
     model = Linear(side, side, name="linear", dtype=torch.bfloat16)
     x = torch.randn(side, side, dtype=torch.bfloat16, requires_grad=True)

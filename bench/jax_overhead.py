@@ -63,7 +63,7 @@ def make_calls(x: jax.Array, name: str, layout: str, threads: int) -> dict[str, 
 
 
 def measure(calls: dict[str, Callable[[], None]], repetitions: int) -> dict[str, float]:
-    """Milliseconds of each call."""
+    """Returns the milliseconds of each call."""
     best = dict.fromkeys(calls, math.inf)
     for repetition in range(repetitions + 2):
         for name, call in calls.items():

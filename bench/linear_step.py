@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of one linear layer in each recipe and mode, beside torch.nn.Linear in bfloat16.
+"""Times a training step of a linear layer in each recipe and mode, and torch.nn.Linear in bfloat16.
 
 usage: python bench/linear_step.py [--threads N] [--repetitions N] [--profile]
 

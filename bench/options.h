@@ -29,7 +29,7 @@ bool IsWanted(std::string_view backend, const Options& options);
 /// Returns true if the workload's backend and name are selected.
 bool IsWanted(const Workload& workload, const Options& options);
 
-// One mode a file; each prints what it found.
+// One file per mode; each prints what it found.
 
 /// Prints each kernel's share of its stream's speed, and the gain of more threads.
 void PrintShares(const Options& options);
@@ -40,7 +40,7 @@ void PrintCrossover(const Options& options);
 /// Measures how much longer quantization takes with the sums of columns.
 void PrintDbias(const Options& options);
 
-/// Products of quantized matrices in both modes.
+/// Measures products of quantized matrices in both modes.
 void PrintProducts(const Options& options);
 
 /// Measures what a call costs on a tensor so small that its elements hardly count.

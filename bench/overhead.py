@@ -19,7 +19,7 @@ import numpy as np
 
 import narrowfloat as nf
 
-CALLS = 500  # a turn
+CALLS = 500  # per turn
 
 
 def make_calls(side: int) -> dict[str, Callable[[], object]]:
@@ -40,7 +40,7 @@ def make_calls(side: int) -> dict[str, Callable[[], object]]:
 
 
 def measure(calls: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Microseconds of each call."""
+    """Returns the microseconds of each call."""
     best = dict.fromkeys(calls, math.inf)
     for _ in range(repetitions):
         for name, call in calls.items():

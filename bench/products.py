@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantized matrices beside PyTorch's products of the same shape, in one run.
+"""Times products of quantized matrices beside PyTorch's of the same shape, in one run.
 
 usage: python bench/compare.py --products THREADS
 
@@ -88,7 +88,7 @@ def torch_products(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple
 
 
 def jax_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
-    """Ours in JAX, and XLA's product of bfloat16."""
+    """Yields ours in JAX, and XLA's product of bfloat16."""
     import jax
     import jax.numpy as jnp
     import narrowfloat.jax as nfj
@@ -131,7 +131,7 @@ def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tu
 
 
 def microxcaling_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
-    """Its products quantize both operands at each call and multiply the values."""
+    """Yields the product of microxcaling, which quantizes both operands at each call."""
     import torch
 
     a, b = (torch.from_numpy(tensor).bfloat16() for tensor in (x, w))
@@ -165,7 +165,7 @@ def contenders(shape: Shape, threads: int, makers: list[Maker]) -> tuple[dict[st
 
 
 def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds by name, and the reason by name of each contender that fails."""
+    """Returns seconds by name, and the reason by name of each contender that fails."""
     seconds = dict.fromkeys(runs, float("inf"))
     failed: dict[str, str] = {}
     for _ in range(repetitions):

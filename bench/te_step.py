@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of TransformerEngine's Linear on the CPU, beside torch.nn.Linear in bfloat16.
+"""Times steps of TransformerEngine's Linear on the CPU, and of torch.nn.Linear in bfloat16.
 
 usage: python bench/te_step.py [--threads N] [--repetitions N]
 

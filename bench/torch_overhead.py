@@ -70,7 +70,7 @@ def main() -> None:
     with torch.no_grad():
         microseconds = measure(make_calls(options.side), options.repetitions)
     print(
-        f"microseconds a call, {options.side} x {options.side} bfloat16, torch", torch.__version__
+        f"microseconds per call, {options.side} x {options.side} bfloat16, torch", torch.__version__
     )
     for name, value in microseconds.items():
         print(f"{name:48} {value:7.2f}")

@@ -31,7 +31,7 @@ help:
 	@echo '  make test        before a merge: build everything, run the C++ and the Python tests'
 	@echo '  make check-deep  before a release: format, lint, types, API reference, tidy, sanitizers, fuzzing, CUDA build,'
 	@echo '                   wheel, clang++, AVX-512, aarch64, the oldest PyTorch and JAX, every TransformerEngine,'
-	@echo '                   the owners of conventions of checkpoints;'
+	@echo '                   the owners of conventions of checkpoints, the report in a browser;'
 	@echo '                   PARTS="format tidy" selects some of: $(shell scripts/check_deep.sh --list)'
 	@echo '  make format      format C++ and Python in place'
 	@echo '  make docs        the API reference and the guides as HTML, in build/docs'

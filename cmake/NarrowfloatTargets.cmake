@@ -1,5 +1,5 @@
-# nf_library() and nf_test(): the only two ways a target comes to be. Flags live in nf_flags, which users of the
-# library get too, and warnings in nf_warnings, which they do not get.
+# nf_library() and nf_test() make the targets of the library's folders and of their tests. Flags are in nf_flags, which
+# users of the library get too, and warnings in nf_warnings, which they do not get.
 include(GNUInstallDirs)
 
 add_library(nf_flags INTERFACE)
@@ -101,8 +101,8 @@ function(nf_kernels target sets sources)
   endforeach()
 endfunction()
 
-# nf_library(<folder> SOURCES ... DEPENDS <folders and imported targets>): one target a folder, nf_<folder>.
-# A folder without sources is an interface. Everything installed is part of the export set.
+# nf_library(<folder> SOURCES ... DEPENDS <folders and imported targets> [PRIVATE <targets>]): one target per folder,
+# nf_<folder>. A folder without sources is an interface. Everything installed is part of the export set.
 function(nf_library folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   set(scope INTERFACE)
@@ -135,9 +135,10 @@ set(NF_FEW_OPTIMIZATIONS $<$<CONFIG:Release>:-O1>)
 add_library(nf_few_optimizations INTERFACE)
 target_compile_options(nf_few_optimizations INTERFACE ${NF_FEW_OPTIMIZATIONS})
 
-# nf_test(<name> SOURCES ... DEPENDS ... LABELS ... [OPTIMIZED]): a GoogleTest program, one ctest entry per program. The
-# label `quick` makes it a part of `make check`; OPTIMIZED is for programs that compute for seconds themselves: they are
-# compiled with -O2, because compiling them with -O3 takes a quarter longer.
+# nf_test(<name> SOURCES ... DEPENDS ... LABELS ... [TIMEOUT <seconds>] [OPTIMIZED]): a GoogleTest program, one ctest
+# entry per program. TIMEOUT is 600 by default. The label `quick` makes it a part of `make check`; OPTIMIZED is for
+# programs that compute for seconds themselves: they are compiled with -O2, because compiling them with -O3 takes a
+# quarter longer.
 function(nf_test name)
   if(NOT NF_BUILD_TESTS)
     return()

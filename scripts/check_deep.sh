@@ -32,7 +32,7 @@ part_tidy() {
 
 part_clang() { scripts/build.sh clang && ctest --preset clang --no-tests=error; }
 
-# Which tests run under a sanitizer, its test preset says.
+# The test preset of a sanitizer selects the tests that run under it.
 part_asan() { scripts/build.sh asan && ctest --preset asan --no-tests=error; }
 
 part_tsan() {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the other scripts: how they talk.
+# Sourced by the other scripts: functions that print messages.
 
 # One line on what happens next.
 say() { printf '==> %s\n' "$*" >&2; }

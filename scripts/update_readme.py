@@ -71,19 +71,19 @@ def layouts_table() -> str:
 
 
 def cli_table() -> dict:
-    """The table of commands and options that the program's parser is made of."""
+    """Returns the table of commands and options that the program's parser is made of."""
     return json.loads(run(tool(), "manual", "--json"))
 
 
 def markdown(text: str) -> str:
-    """Options, variables and calls of the program as code."""
+    """Returns a text with options, variables and calls of the program as code."""
     text = re.sub(r"(?<![\w-])--[a-z][a-z-]*|NF_[A-Z_]+|re:REGEX", r"`\g<0>`", text)
     text = re.sub(r"narrowfloat (inspect .* head)", r"`narrowfloat \1`", text)
     return text.replace("|", "\\|")
 
 
 def spelled(option: dict) -> str:
-    """The shortest spelling, with its value."""
+    """Returns the shortest spelling of an option, with its value."""
     return " ".join(filter(None, [option["names"][0], option["value"]]))
 
 
@@ -98,7 +98,7 @@ def commands_table() -> str:
 
 
 def options_table() -> str:
-    """Options of one meaning share a row."""
+    """Returns the options in Markdown; those of one meaning share a row."""
     commands: dict[tuple[str, str], list[str]] = {}
     everywhere = cli_table()["commands"]
     for command in everywhere:

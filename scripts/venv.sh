@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-  die "setup: $python has to be Python 3.11 or later, is $("$python" -V 2>&1); set PYTHON"
+  die "setup: $python must be Python 3.11 or later, got $("$python" -V 2>&1); set PYTHON"
 
 # Ends if a first installation does not fit: it takes 6.5 GB, most of it PyTorch's CUDA libraries, and
 # pip unpacks 3 GB in the temporary folder meanwhile. Counts what an interrupted one has left in .venv.

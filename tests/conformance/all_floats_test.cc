@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint64_t kFloatCount = std::uint64_t{1} << 32;
 constexpr std::size_t kChunk = std::size_t{1} << 16;  // stays in the second level cache
 
-/// Codes of the `kChunk` floats whose bits start at `first`; a chunk never spans a change of sign.
+/// Fills in the codes of the floats whose bits start at `first`; a chunk has floats of one sign.
 void FillExpected(const ReferenceCodec& codec, const std::vector<std::uint32_t>& first_of_code,
                   std::uint32_t first, std::byte* codes) {
   const std::uint32_t sign = (first >> 31) != 0 ? codec.SignCode() : 0;

@@ -80,7 +80,7 @@ RecordedOperand::RecordedOperand(const GoldenCase& golden, std::string_view side
 }
 
 float RecordedOperand::Scale(std::size_t line, std::size_t slab_index) const {
-  // A scale for all, one a line, or one for 128 of them.
+  // One scale for all lines, one per line, or one per 128 lines.
   const std::size_t row = scale_rows_ == 1 ? 0 : scale_rows_ == lines ? line : line / 128;
   const float scale = scales_[row * scale_cols_ + slab_index];
   if (amaxes_.empty()) return scale;

@@ -32,7 +32,7 @@ std::vector<float> BiasItems(const RecordedProduct& product) {
   return items;
 }
 
-/// Returns the product by MultiplyTile, in tiles whose corners `step` rows and columns apart.
+/// Returns the product by MultiplyTile, in tiles whose corners are `step` rows and columns apart.
 FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   const RecordedOperand x(product.golden, "x"), w(product.golden, "w");
   FloatTensor out = product.Before();

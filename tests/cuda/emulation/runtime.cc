@@ -57,7 +57,7 @@ __attribute__((no_sanitize_address)) const std::byte* FindWrite(const std::byte*
 namespace {
 
 constexpr std::size_t kMaxThreads = 1024, kMaxGrid = 65535;
-// The least of the architectures that kernels are built for: compute capability 12.0.
+// The smallest limit of the architectures that kernels are built for, of compute capability 12.0.
 constexpr std::size_t kMaxShared = std::size_t{99} * 1024;
 
 /// A mapping of whole pages: kGuardBytes of guard, the memory, and guard to the end.

@@ -5,10 +5,10 @@
  * The C face of narrowfloat: libnarrowfloat.so.0. Quantizing by a spec in text form
  * ("mxfp8_e4m3:columnwise=1"), into buffers that the caller owns.
  *
- * nf_plan, nf_quantize and nf_dequantize return an nf_status; when it is not NF_OK, no buffer was
- * written and nf_last_error() says why. Every struct begins with its size, which the caller sets to
- * sizeof, 4096 at most; a field that is added later comes last and reads as zero when a caller does
- * not know it.
+ * nf_plan, nf_quantize and nf_dequantize return an nf_status; when it is not NF_OK, nf_last_error()
+ * says why. Then no buffer was written, except that NF_FAILURE leaves unspecified bytes in outputs.
+ * Every struct begins with its size, which the caller sets to sizeof, 4096 at most; a field that is
+ * added later comes last and reads as zero when a caller does not know it.
  */
 
 #include <stddef.h>

@@ -161,8 +161,9 @@ def convert(
 
     Runs the command line, `narrowfloat convert`, and returns its JSON object (docs/cli.md).
     Errors:  ValueError for bad input; NotImplementedError for what the convention cannot hold, or
-             a build without the command line; MemoryError; OSError if the disk fails or the program
-             is ended from outside. Nothing is written then.
+             a build without the command line; MemoryError; OSError if the disk fails or the command
+             line is killed; KeyboardInterrupt if it is interrupted; RuntimeError for a defect of
+             it. Nothing is written then.
     """
     if not PROGRAM.is_file():
         raise NotImplementedError(f"convert: this build has no command line ({PROGRAM})")

@@ -38,8 +38,8 @@ def running_transform() -> str | None:
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     """Counts a write that no operator made, so that a backward pass knows what has changed.
 
-    noop_flag: made the write do nothing if it is not 0. One in device memory or in a graph is not
-    read, and the write not counted: such programs skip most of them.
+    noop_flag: a write whose flag is not 0 is not counted. A flag in device memory or in a graph is
+    not read, and the write not counted: such programs skip most of them.
     """
     if not isinstance(tensor, torch.Tensor):
         return

@@ -28,7 +28,7 @@ _ARCHIVE = b"PK"  # begins what torch.save() writes
 
 
 class CheckpointExtraStatePolicy(Enum):
-    """Returns whether the payload of a recipe may hold state."""
+    """Tells whether the payload of a recipe may hold state."""
 
     STATELESS = "stateless"  # no state, unless the payload names it
     STATEFUL = "stateful"

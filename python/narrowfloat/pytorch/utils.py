@@ -22,7 +22,7 @@ def get_device_compute_capability() -> tuple[int, int]:
 
 
 def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Returns True, or (True, "") with `return_reason`: every CPU has bfloat16's products."""
+    """Returns True, or (True, "") with `return_reason`: PyTorch has bfloat16 on every CPU."""
     return (True, "") if return_reason else True
 
 

@@ -23,7 +23,9 @@ class DisableQuantizationLayer:
     """
 
     def parse_config_and_api(self, config: dict[str, Any], **kwargs: Any) -> tuple[bool, None]:
-        """Returns that the block applies to every gemm of its layers, and the block unchanged."""
+        """Returns whether the block is enabled, for every gemm of its layers, and None: the block
+        is passed unchanged.
+        """
         return config["enabled"], None
 
     @api_method

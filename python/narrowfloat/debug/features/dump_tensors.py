@@ -19,8 +19,8 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: int) -> Path:
-    """Returns the file of a tensor below the session's log directory; names lose what paths do not
-    take.
+    """Returns the file of a tensor below the session's log directory; characters of the names that
+    paths cannot hold become underscores.
     """
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     name = re.sub(r'[/\\:*?"<>| .]', "_", f"{layer_name}_{tensor_name}")

@@ -63,7 +63,7 @@ class BasePrimitive:
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        """Returns the body of the outer primitive."""
+        """Runs the body of the outer primitive."""
         return cls.inner_primitive.bind(*operands, **static)
 
     @classmethod

@@ -39,7 +39,7 @@ def get_supported_scaling_modes() -> list[ScalingMode]:
 def is_fp8_available(
     scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING, gpu_id: int | None = None
 ) -> tuple[bool, str]:
-    """Returns the old name of is_scaling_mode_supported()."""
+    """Returns is_scaling_mode_supported(): this is its older name."""
     return is_scaling_mode_supported(scaling_mode, gpu_id)
 
 

@@ -53,10 +53,10 @@ def _format2dtypes(format: Format | None) -> tuple[np.dtype, np.dtype]:
 
 @dataclass(frozen=True)
 class QuantizeConfig:
-    """A recipe in terms of scaling modes; that of no recipe scales nothing.
+    """A recipe in terms of scaling modes; by default there is no recipe, and nothing is scaled.
 
     modes: of the input, the kernel and the incoming gradient. The capitals are TransformerEngine's
-    names; the first of them hold for delayed scaling, the DISABLE_ ones for NVFP4.
+    names; MARGIN and the AMAX_ ones hold for delayed scaling, the DISABLE_ ones for NVFP4.
     """
 
     modes: tuple[ScalingMode, ScalingMode, ScalingMode] = (ScalingMode.NO_SCALING,) * 3

@@ -61,7 +61,7 @@ def check_static(verb: str, shape: Sequence[int]) -> None:
 
 
 def split_dims(verb: str, contracting_dims: Sequence[Sequence[int]]) -> tuple[Shape, Shape]:
-    """Returns the contracted dimensions of the two operands of a product, as they are counted.
+    """Returns the contracted dimensions of the two operands of a product; those below 0 stay so.
 
     Errors: TypeError unless they are two sequences of ints.
     """
@@ -181,10 +181,11 @@ def _dtypes(mode: int) -> tuple[np.dtype, ...]:
 
 
 def _expand(counts: tuple[int, int], shape: Shape, axis: int, blocks: tuple[int, int]) -> Shape:
-    """Spreads a matrix of scales over the dimensions before and from `axis` on.
+    """Returns the shape of a matrix of scales spread over the dimensions before `axis` and those
+    from it on.
 
-    The last dimension of each group becomes extent over block, the first takes what remains; where
-    that does not come out even, as padding may have it, the matrix stays one.
+    The last dimension of each group becomes extent over block, the first takes the rest; where the
+    rest is not whole, as with some padding, the shape stays that of the matrix.
     """
     groups = []
     for count, dims, block in zip(counts, (shape[:axis], shape[axis:]), blocks, strict=True):

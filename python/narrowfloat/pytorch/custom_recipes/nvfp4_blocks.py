@@ -123,7 +123,9 @@ class NVFP4Blocks:
     def _better_of_two(
         self, tiles: torch.Tensor, amax: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the scale that maps the amax to 4 where its error is smaller, else to 6."""
+        """Returns the scaled tiles and their scales, which map the amax to 4 where that error is
+        smaller, else to 6.
+        """
         encode = encode_scale(amax, self.e4m3_max).reshape(-1, 1)
         largest = tiles.abs().amax(dim=(2, 3))
         base = torch.div(largest, torch.full_like(largest, E2M1_MAX)) * encode
@@ -173,8 +175,8 @@ def _multiplier(scale: torch.Tensor, encode: torch.Tensor) -> torch.Tensor:
 
 
 def _power_of_two(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the exponent of amax / 6, rounded up, with a bias of 127; a block of zeros has code
-    0.
+    """Returns the scaled tiles and the exponents of amax / 6, rounded up, with a bias of 127; a
+    block of zeros has code 0.
     """
     amax = tiles.abs().amax(dim=(2, 3))
     mantissa, exponent = torch.frexp(torch.div(amax, torch.full_like(amax, E2M1_MAX)))

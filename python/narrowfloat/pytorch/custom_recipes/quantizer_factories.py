@@ -24,7 +24,7 @@ def _is_weight(role: QuantizerRole | None) -> bool:
 
 
 def high_precision_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns None: nothing is quantized."""
+    """Returns an IdentityQuantizer: nothing is quantized."""
     return IdentityQuantizer()
 
 

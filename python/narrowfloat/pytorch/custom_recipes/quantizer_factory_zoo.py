@@ -29,7 +29,7 @@ Factory = Callable[[QuantizerRole | None], Quantizer]
 
 
 class _Linear(NamedTuple):
-    """The quantizers of the tensors of linear layers; other tensors get None."""
+    """The factories for the tensors of linear layers; None: make()'s `other` factory."""
 
     input: Factory | None = None
     weight: Factory | None = None
@@ -38,7 +38,7 @@ class _Linear(NamedTuple):
     def make(
         self, role: QuantizerRole | None, other: Factory, modules: Container[str] = LINEAR_MODULES
     ) -> Quantizer:
-        """Returns the quantizer of a role."""
+        """Returns the quantizer of a role; that of `other` for all other tensors and layers."""
         own = None
         if role is not None and role.module_type in modules and role.tensor_type in self._fields:
             own = getattr(self, role.tensor_type)
@@ -64,13 +64,15 @@ def _row_scaled_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def high_precision_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns the forward pass as it is, the backward pass in MXFP8 of the same values."""
+    """Returns quantizers that leave the forward pass in high precision; the backward pass is MXFP8
+    of the same values.
+    """
     other = _hybrid(high_precision_factory, mxfp8_factory, "original")
     return _Linear(grad_output=mxfp8_factory).make(role, other)
 
 
 def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns the forward pass in MXFP8, the backward pass in NVFP4.
+    """Returns quantizers of MXFP8 for the forward pass and of NVFP4 for the backward pass.
 
     The transform of an input needs the input itself; a weight has no transform.
     """
@@ -82,8 +84,8 @@ def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def mxfp8_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns the forward pass in MXFP8, the backward pass on the values it saw, not quantized
-    again.
+    """Returns quantizers of MXFP8 for the forward pass; the backward pass uses the same values and
+    does not quantize them again.
     """
     seen = _hybrid(mxfp8_factory, high_precision_factory)
     return _Linear(seen, seen, high_precision_factory).make(role, mxfp8_factory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of TransformerEngine's layers that have no effect here, refused by name."""
+"""Refuses, by name, the arguments of TransformerEngine's layers that are not supported."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     fp8_group: "ProcessGroup | None" = None,
 ) -> autocast:
-    """Returns the older name of autocast, with a DeprecationWarning."""
+    """Returns autocast() with a DeprecationWarning: this is its older name."""
     _warn_of_old_name("fp8_autocast", "autocast")
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
@@ -131,7 +131,7 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> AbstractContextManager[None]:
-    """Returns the older name of quantized_model_init, with a DeprecationWarning."""
+    """Returns quantized_model_init() with a DeprecationWarning: this is its older name."""
     _warn_of_old_name("fp8_model_init", "quantized_model_init")
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 

@@ -303,9 +303,9 @@ def _step_after_backward_fake(amax_history: torch.Tensor) -> None:
 def reduce_newest_amax(
     amax: torch.Tensor, recipe: DelayedScaling, group: ProcessGroup | None
 ) -> bool:
-    """Returns the largest amax of all processes, in place, where the recipe wants it.
+    """Replaces `amax` by the largest of all processes, where the recipe wants it.
 
-    Returns whether.
+    Returns whether it did.
     """
     distributed = torch.distributed
     if not (recipe.reduce_amax and distributed.is_available() and distributed.is_initialized()):

@@ -66,7 +66,9 @@ def split_lengths(tensor: torch.Tensor, split: int | list[int], dim: int) -> lis
 def row_shard(
     tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
 ) -> tuple[int, int] | None:
-    """Returns the first and last row, if the arguments ask for whole rows in a piece."""
+    """Returns the first row and the one after the last, if the arguments ask for whole rows in a
+    piece.
+    """
     shape = tensor.shape
     dense = contiguous_strides(shape)
     if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):

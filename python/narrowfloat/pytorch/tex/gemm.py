@@ -104,7 +104,7 @@ def _has_few_lines(operand: Codes, layout: Layout) -> bool:
 
 
 def _widened(operand: Codes) -> Codes:
-    """Returns a plain tensor whose products are slow in float32, other operands as they are."""
+    """Returns float32 for a plain tensor of a dtype with slow products, other operands as given."""
     is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
     return operand.float() if is_plain and operand.dtype in SLOW_DTYPES else operand
 

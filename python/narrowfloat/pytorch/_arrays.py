@@ -136,7 +136,7 @@ def transposed_operand(storage: SchemeStorage) -> Operand:
 def _with_transpose(
     storage: SchemeStorage, present: tuple[torch.Tensor | None, ...], rows: int, cols: int
 ) -> tuple[torch.Tensor | None, ...]:
-    """Returns the buffers with a transpose of the row-wise codes, where these serve any layout.
+    """Returns the buffers with a transpose of the rowwise codes, where these serve any layout.
 
     Else without columnwise codes: a transpose may be there and out of date.
     """

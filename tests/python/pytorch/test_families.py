@@ -76,13 +76,13 @@ def test_float8_usages() -> None:
     assert tensor._data is None and torch.equal(tensor.dequantize(), values)
     with pytest.raises(
         RuntimeError,
-        match=r"^update_usage: row-wise codes were dropped and cannot be made of the transpose$",
+        match=r"^update_usage: rowwise codes were dropped and cannot be made of the transpose$",
     ):
         tensor.update_usage(rowwise_usage=True)
     tensor.update_usage(columnwise_usage=False)
     assert tensor.get_usages() == {"rowwise": False, "columnwise": False}
     with pytest.raises(
-        RuntimeError, match=r"^update_usage: the transpose needs the row-wise codes$"
+        RuntimeError, match=r"^update_usage: the transpose needs the rowwise codes$"
     ):
         tensor.update_usage(columnwise_usage=True)
 
@@ -117,7 +117,7 @@ def test_float8_on_devices_without_transposes(any_layout: None) -> None:
     assert tensor._data is None
     with pytest.raises(
         RuntimeError,
-        match=r"^update_usage: row-wise codes were dropped and cannot be made of the transpose$",
+        match=r"^update_usage: rowwise codes were dropped and cannot be made of the transpose$",
     ):
         tensor.update_usage(columnwise_usage=True)
 
@@ -130,7 +130,7 @@ def test_columnwise_alone_is_not_implemented(kind: str) -> None:
     quantizer.set_usage(rowwise=False, columnwise=True)
     message = (
         r"^Columnwise-only per-tensor FP8 quantization is not implemented: the "
-        r"transpose is made of the row-wise codes, and the quantizer has "
+        r"transpose is made of the rowwise codes, and the quantizer has "
         r"rowwise_usage=False$"
     )
     with pytest.raises(NotImplementedError, match=message):
@@ -311,7 +311,7 @@ def test_nvfp4_tiles_make_their_columns() -> None:
     runs.update_usage(columnwise_usage=False)
     with pytest.raises(
         RuntimeError,
-        match=r"^update_usage: column-wise NVFP4 data can be made of row-wise data only "
+        match=r"^update_usage: columnwise NVFP4 data can be made of rowwise data only "
         r"under 2-D quantization without the transform$",
     ):
         runs.update_usage(rowwise_usage=True, columnwise_usage=True)
@@ -319,15 +319,15 @@ def test_nvfp4_tiles_make_their_columns() -> None:
 
 def test_nvfp4_columns_alone() -> None:
     tensor = nfp.NVFP4Quantizer(rowwise=False)(sample(2, 32, 64)).detach()
-    with pytest.warns(UserWarning, match="only column-wise data"):
+    with pytest.warns(UserWarning, match="only columnwise data"):
         assert tuple(tensor.size()) == (64, 64)
     with pytest.raises(
         NotImplementedError,
-        match=r"^Dequantizing column-wise NVFP4 data is not implemented: the transform "
+        match=r"^Dequantizing columnwise NVFP4 data is not implemented: the transform "
         r"that it may have gone through is not undone$",
     ):
         tensor.dequantize()
-    with pytest.raises(AssertionError, match=r"^clone: an NVFP4Tensor needs its row-wise data$"):
+    with pytest.raises(AssertionError, match=r"^clone: an NVFP4Tensor needs its rowwise data$"):
         tensor.clone()
 
 

@@ -279,6 +279,6 @@ def test_raw_data_that_cannot_move() -> None:
     assert weight.rowwise_sub_storage._data is place
     weight.update_usage(rowwise_usage=False)
     with pytest.raises(
-        NotImplementedError, match=r"^replace_raw_data: the hybrid tensor has no row-wise child$"
+        NotImplementedError, match=r"^replace_raw_data: the hybrid tensor has no rowwise child$"
     ):
         replace_raw_data(weight, place)

@@ -76,7 +76,7 @@ def test_transformed_columns_do_not_follow_from_rows() -> None:
     q.update_usage(columnwise_usage=False)
     with pytest.raises(
         RuntimeError,
-        match=r"^update_usage: column-wise NVFP4 data can be made of row-wise data only "
+        match=r"^update_usage: columnwise NVFP4 data can be made of rowwise data only "
         r"under 2-D quantization without the transform$",
     ):
         q.update_usage(rowwise_usage=True, columnwise_usage=True)

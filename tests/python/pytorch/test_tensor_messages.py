@@ -189,7 +189,7 @@ def test_operators_on_tensors() -> None:
     tiles.update_usage(columnwise_usage=False)
     tiles._rowwise_data = None
     check(tiles._create_columnwise, RuntimeError,
-          "update_usage: making column-wise NVFP4 data needs row-wise data")  # fmt: skip
+          "update_usage: making columnwise NVFP4 data needs rowwise data")  # fmt: skip
 
 
 def test_groups_of_tensors() -> None:

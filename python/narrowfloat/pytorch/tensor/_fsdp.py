@@ -91,7 +91,7 @@ def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, boo
     """Returns which directions the gathered parameter needs.
 
     What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
-    unshard(), needs the column-wise one too, if the quantizer makes it. So does what is gathered
+    unshard(), needs the columnwise one too, if the quantizer makes it. So does what is gathered
     during backward if a checkpoint runs the forward pass again there, which reshards nothing.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState

@@ -245,7 +245,7 @@ class Route(NamedTuple):
 
 
 class TileWeight(Weight):
-    """The weights of a family whose square tiles make the column-wise data of the row-wise."""
+    """The weights of a family whose square tiles make the columnwise data of the rowwise."""
 
     RAW_FIELD = "_rowwise_data"
 

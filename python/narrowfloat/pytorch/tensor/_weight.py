@@ -37,7 +37,7 @@ class Weight(_Storage):
         """Drops, or marks as stale, the buffers that were derived from the rowwise codes."""
 
     def _restore_derived(self) -> None:
-        """Makes what follows from the row-wise codes; a second call is allowed."""
+        """Makes what follows from the rowwise codes; a second call is allowed."""
 
     def _master_pieces(self, piece: Piece, master: torch.Tensor | None) -> list[Any]:
         """Returns the pieces that quantizing this one consists of.

@@ -71,7 +71,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         if self._directions() == (False, True):
             raise NotImplementedError(
                 "Columnwise-only per-tensor FP8 quantization is not implemented: the transpose is "
-                "made of the row-wise codes, and the quantizer has rowwise_usage=False"
+                "made of the rowwise codes, and the quantizer has rowwise_usage=False"
             )
         super()._check_quantize(tensor)
 

@@ -110,7 +110,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return torch.ops.aten.detach.default(self)
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """Returns the flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
+        """Returns the flat rowwise buffer for view(-1). Errors: RuntimeError for any other."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
         raise RuntimeError(f"GroupedTensor.view: the shape must be (-1,), got {shape}")

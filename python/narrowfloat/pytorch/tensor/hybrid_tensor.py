@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors quantized by one quantizer row-wise and by another column-wise."""
+"""Tensors quantized by one quantizer rowwise and by another columnwise."""
 
 from __future__ import annotations
 
@@ -494,7 +494,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     def _raw_owner(self) -> Weight:
         if self._rowwise_storage is None:
-            raise NotImplementedError("replace_raw_data: the hybrid tensor has no row-wise child")
+            raise NotImplementedError("replace_raw_data: the hybrid tensor has no rowwise child")
         return as_weight("replace_raw_data", self._rowwise_storage)._raw_owner()
 
     def _drop_derived(self) -> None:

@@ -89,7 +89,7 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
         fake_dtype: torch.dtype,
         fp8_dtype: DType = DType.kFloat8E4M3,
     ) -> MXFP8Tensor:
-        """Returns a tensor over row-wise codes and scales that exist."""
+        """Returns a tensor over rowwise codes and scales that exist."""
         return MXFP8Tensor(
             shape=data.shape,
             dtype=fake_dtype,

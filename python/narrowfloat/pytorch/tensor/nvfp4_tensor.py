@@ -76,9 +76,9 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_amax_reduction: the amax is the largest over amax_reduction_group.
     amax_reduction_group: a process group; None is the world.
-    with_rht: applies the random Hadamard transform to the column-wise operand, whose blocks are
+    with_rht: applies the random Hadamard transform to the columnwise operand, whose blocks are
         runs then; needs bfloat16 and with_post_rht_amax.
-    with_post_rht_amax: the column-wise amax is that of the transform.
+    with_post_rht_amax: the columnwise amax is that of the transform.
     with_2d_quantization: square tiles share a scale.
     stochastic_rounding: rounds up with a probability of the distance to the code below; the seed
         is drawn from PyTorch's generator.
@@ -234,7 +234,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
     def _plan(self, shape: tuple[int, ...]) -> tuple[_native.PlannedBuffer, ...]:
         if not self.columnwise_usage or len(shape) == 2:
             return super()._plan(shape)
-        # Column-wise buffers are those of the flattened tensor.
+        # Columnwise buffers are those of the flattened tensor.
         flat = super()._plan(_native.flatten_shape(shape))
         if not self.rowwise_usage:
             return flat
@@ -373,7 +373,7 @@ class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore
         return True, self._quantizer.columnwise_usage
 
     def _require_cloneable(self) -> None:
-        assert self._rowwise_data is not None, "clone: an NVFP4Tensor needs its row-wise data"
+        assert self._rowwise_data is not None, "clone: an NVFP4Tensor needs its rowwise data"
 
     def _set_plain_data(self, tensor: torch.Tensor) -> None:
         if tensor.shape != self.shape or tensor.dtype != self.dtype or not self._on(tensor.device):

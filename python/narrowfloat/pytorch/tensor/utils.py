@@ -17,7 +17,7 @@ from narrowfloat.pytorch.tensor._weight import as_weight
 def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor) -> None:
     """Copies the codes of `tensor` into `new_raw_data`, which holds them from then on.
 
-    Errors: NotImplementedError for MXFP8 and for a hybrid tensor without a row-wise child;
+    Errors: NotImplementedError for MXFP8 and for a hybrid tensor without a rowwise child;
     ValueError for another type, or memory of another dtype.
     """
     owner = as_weight("replace_raw_data", tensor)._raw_owner()
@@ -43,7 +43,7 @@ def quantize_master_weights(
 
     Scales are those of the whole weights: amaxes are shared over `group`, in which every rank takes
     part, also one without a piece (None). Codes are written to the piece's place in the weight, or
-    to the rank's entry of `fsdp_shard_model_weights`. What follows from the row-wise codes is
+    to the rank's entry of `fsdp_shard_model_weights`. What follows from the rowwise codes is
     dropped or marked stale, unless the caller says that it will run post_all_gather_processing()
     when the codes are gathered.
     Errors: ValueError, NotImplementedError before anything changes, for an offset outside of the
@@ -65,7 +65,7 @@ def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
 
 
 def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
-    """Drops the column-wise buffers of `tensor`, or marks its transpose as stale.
+    """Drops the columnwise buffers of `tensor`, or marks its transpose as stale.
 
     For what an all-gather derived from the rows: FSDP2 frees only the buffers that it made.
     """
@@ -90,7 +90,7 @@ def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Makes what follows from gathered row-wise codes; again is fine.
+    """Makes what follows from gathered rowwise codes; again is fine.
 
     Errors: ValueError for a weight of another type.
     """

@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
 
 def _direction_rank(buffer: Buffer) -> int:
-    """Returns 0 for row-wise codes and scales, 1 for column-wise ones, 2 for all others."""
+    """Returns 0 for rowwise codes and scales, 1 for columnwise ones, 2 for all others."""
     if len(buffer.roles) > 1:
         return 2
     return next((i for i, d in enumerate(("row", "col")) if buffer.roles[0].startswith(d)), 2)

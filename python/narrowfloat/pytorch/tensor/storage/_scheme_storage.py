@@ -371,7 +371,7 @@ class SchemeStorage(TableStorage):
         return False
 
     def _derives_columnwise(self) -> bool:
-        """Returns whether the column-wise buffers can be made of the row-wise ones."""
+        """Returns whether the columnwise buffers can be made of the rowwise ones."""
         return False
 
     def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
@@ -529,7 +529,7 @@ class BlockStorage(SchemeStorage):
         dropped.record_derived(self)
 
     def _columnwise_plan_shape(self) -> torch.Size:
-        """Returns the shape that column-wise buffers are planned for."""
+        """Returns the shape that columnwise buffers are planned for."""
         return self._logical_shape()
 
     def _require_view(self, shape: torch.Size) -> None:

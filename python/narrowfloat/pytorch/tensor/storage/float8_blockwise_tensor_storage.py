@@ -75,8 +75,8 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         derives = columnwise and not self._has_columnwise()
         if derives:
             assert rowwise and self._is_2D_scaled, (
-                "update_usage: the column-wise codes were dropped, and only tiles that keep their "
-                "row-wise codes can make them again"
+                "update_usage: the columnwise codes were dropped, and only tiles that keep their "
+                "rowwise codes can make them again"
             )
             self._create_columnwise()
         elif columnwise:
@@ -91,13 +91,11 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
 
     def _create_columnwise(self) -> None:
         """Derives the columnwise codes and scales of tiles from the rowwise ones."""
-        assert self._is_2D_scaled, (
-            "Only tiles have column-wise codes that follow from row-wise ones"
-        )
+        assert self._is_2D_scaled, "Only tiles have columnwise codes that follow from rowwise ones"
         self._derive_columnwise()
 
     def _transpose_columnwise_data(self) -> None:
-        """Transposes the column-wise codes, in the place of the old buffer."""
+        """Transposes the columnwise codes, in the place of the old buffer."""
         if self._columnwise_data is None:
             return
         codes = self._columnwise_data

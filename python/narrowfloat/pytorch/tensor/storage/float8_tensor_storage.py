@@ -134,11 +134,11 @@ class Float8TensorStorage(SchemeStorage):
             needs_transpose = has_transpose if columnwise_usage is None else columnwise_usage
         if needs_data and not has_data:
             raise RuntimeError(
-                "update_usage: row-wise codes were dropped and cannot be made of the transpose"
+                "update_usage: rowwise codes were dropped and cannot be made of the transpose"
             )
         if needs_transpose and not has_transpose:
             if not has_data:
-                raise RuntimeError("update_usage: the transpose needs the row-wise codes")
+                raise RuntimeError("update_usage: the transpose needs the rowwise codes")
             self._create_transpose()
         if not needs_data:
             self._data = None

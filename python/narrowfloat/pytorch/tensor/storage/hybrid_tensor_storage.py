@@ -70,16 +70,16 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     @property
     def rowwise_sub_storage(self) -> QuantizedTensorStorage | None:
-        """The storage of the row-wise direction."""
+        """The storage of the rowwise direction."""
         return self._rowwise_storage
 
     @property
     def columnwise_sub_storage(self) -> QuantizedTensorStorage | None:
-        """The storage of the column-wise direction."""
+        """The storage of the columnwise direction."""
         return self._columnwise_storage
 
     def _children(self) -> list[QuantizedTensorStorage]:
-        """Returns those that are there, row-wise first."""
+        """Returns those that are there, rowwise first."""
         children = (self._rowwise_storage, self._columnwise_storage)
         return [child for child in children if child is not None]
 

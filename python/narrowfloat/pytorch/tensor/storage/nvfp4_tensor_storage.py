@@ -117,7 +117,7 @@ class NVFP4TensorStorage(BlockStorage):
     def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         if self._rowwise_data is None and self._columnwise_data is not None:
             warnings.warn(
-                "The shape of an NVFP4 tensor that has only column-wise data is that of the "
+                "The shape of an NVFP4 tensor that has only columnwise data is that of the "
                 "flattened one",
                 stacklevel=2,
             )
@@ -133,7 +133,7 @@ class NVFP4TensorStorage(BlockStorage):
     def _require_readable(self) -> None:
         if self._rowwise_data is None:
             raise NotImplementedError(
-                "Dequantizing column-wise NVFP4 data is not implemented: the transform that it may "
+                "Dequantizing columnwise NVFP4 data is not implemented: the transform that it may "
                 "have gone through is not undone"
             )
 
@@ -164,11 +164,11 @@ class NVFP4TensorStorage(BlockStorage):
         """
         if not self._derives_columnwise():
             raise RuntimeError(
-                "update_usage: column-wise NVFP4 data can be made of row-wise data only under 2-D "
+                "update_usage: columnwise NVFP4 data can be made of rowwise data only under 2-D "
                 "quantization without the transform"
             )
         if self._rowwise_data is None:
-            raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")
+            raise RuntimeError("update_usage: making columnwise NVFP4 data needs rowwise data")
         take_back(self, writes=False)
         amax: Any = self._amax_rowwise
         if self._amax_columnwise is None:

@@ -78,9 +78,9 @@ def note_end_of_session() -> None:
 
 
 def log(message: str, layer_name: str | None = None, level: int = logging.INFO) -> None:
-    """Writes to the session's log, once a session for a message and a layer.
+    """Writes to the session's log, once per session for a message and a layer.
 
-    By itself the host would write once a process for a line of code.
+    By itself the host would write once per process for a line of code.
     """
     once_for = (message, _sessions_ended)
     debug_api.log_message(message, layer_name, level=level, extra_cachable_args=once_for)

@@ -62,7 +62,7 @@ def _capsules(suffix: str) -> dict[str, object]:
 
 @functools.cache
 def register() -> None:
-    """Registers every target for each platform that has handlers, once a process.
+    """Registers every target for each platform that has handlers, once per process.
 
     JAX accepts those for CUDA without such a device too.
     """

@@ -37,7 +37,10 @@ _resource: ContextVar[MeshResource | None] = ContextVar("narrowfloat_jax_mesh", 
 
 
 def global_mesh_resource() -> MeshResource:
-    """Returns the one of the global_shard_guard around. Errors: RuntimeError outside of any."""
+    """Returns the MeshResource of the enclosing global_shard_guard.
+
+    Errors: RuntimeError outside of any.
+    """
     found = _resource.get()
     if found is None:
         raise RuntimeError("global_mesh_resource: must be called within global_shard_guard")
@@ -63,6 +66,7 @@ def with_sharding_constraint_by_logical_axes(
     the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
     or that the axis does not divide, may be anywhere, or as before on a mesh of explicit axes. No
     names or no mesh: nothing is asked.
+    Errors: ValueError unless there is one name, or None, per dimension.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not logical_axis_names or mesh.empty:

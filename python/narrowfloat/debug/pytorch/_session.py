@@ -42,7 +42,7 @@ def ask(question: str, layer_name: str, **arguments: Any) -> Any:  # noqa: ANN40
 
 
 def log_once(message: str, layer_name: str) -> None:
-    """Logs a message about a layer, once a session."""
+    """Logs a message about a layer, once per session."""
     from narrowfloat.debug._host import log  # which imports the host
 
     log(message, layer_name)

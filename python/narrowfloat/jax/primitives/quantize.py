@@ -71,7 +71,7 @@ def block_multiples(mode: ScalingMode, layout: QuantizeLayout, ndim: int, axis: 
 class DBiasQuantizePrimitive(BasePrimitive):
     """te_dbias_quantize_ffi.
 
-    Operands: x; scale, amax: float32 (1,); sr_rng_state: uint32, four words a device, or (0,);
+    Operands: x; scale, amax: float32 (1,); sr_rng_state: uint32, four words per device, or (0,);
     post_rht_amax: float32 (1,); rht_matrix: bfloat16, of no items for get_rht_matrix().
     Results: rowwise and colwise data, rowwise and colwise scale_inv, updated amax, dbias, and of
     the inner primitive the workspace. Scales are padded on the inner level only; what is not asked

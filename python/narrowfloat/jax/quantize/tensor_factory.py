@@ -86,7 +86,7 @@ class ScaledTensorFactory:
         colwise_has_rht_applied: bool = False,
         **description: Any,
     ) -> ScaledTensor2x:
-        """Returns a tensor of both directions; `description` as create_1x takes it."""
+        """Returns a tensor of both directions; `description` and errors are those of create_1x."""
         create = ScaledTensorFactory.create_1x
         colwise_amax = amax if colwise_amax is None else colwise_amax
         rowwise = create(
@@ -113,10 +113,10 @@ class ScaledTensorFactory:
         colwise_has_rht_applied: bool = False,
         **description: Any,
     ) -> ScaledTensor:
-        """Returns a tensor of the layout's directions. `data_layout` has a letter for each of
-        those.
+        """Returns a tensor of the layout's directions; `data_layout` has one letter per direction.
 
         Requires: arrays in these directions; what is given for others is not read.
+        Errors: ValueError for rowwise_has_rht_applied; else those of create_1x.
         """
         if rowwise_has_rht_applied:
             raise ValueError("quantize: rowwise_has_rht_applied must be False")

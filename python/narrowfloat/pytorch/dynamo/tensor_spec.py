@@ -38,7 +38,10 @@ class TensorSpec:
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises ValueError for a plain tensor."""
+        """Sets the usages that are given, on a copy of the quantizer.
+
+        Errors: ValueError for a plain tensor.
+        """
         if self.quantizer is None:
             raise ValueError("update_usage: a plain tensor has no usages")
         self.quantizer = self.quantizer.copy()

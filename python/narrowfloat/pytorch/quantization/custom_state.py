@@ -28,7 +28,7 @@ class CustomRecipeState(
     _ds_state: DelayedScalingRecipeState | None = None
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Calls the factory once a slot with its role.
+        """Calls the factory once per slot, with its role.
 
         Without roles a CustomRecipe's factory gets bare ones, with a warning; the factory of
         another recipe gets the types that the slots of a linear layer have.

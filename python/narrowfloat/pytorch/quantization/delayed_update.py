@@ -92,7 +92,7 @@ def split_and_copy(
     """Copies consecutive runs of `buffer` into `outputs`.
 
     Shapes: buffer (sum of chunk_sizes, ...); each of outputs as its run.
-    Errors: ValueError, before anything is written, unless there is an output a run and the sizes
+    Errors: ValueError, before anything is written, unless there is one output per run and the sizes
     add up; RuntimeError as Tensor.copy_.
     """
     if len(outputs) != len(chunk_sizes) or sum(chunk_sizes) != buffer.shape[0]:

@@ -86,6 +86,7 @@ class IdentityQuantizer(Quantizer["IdentityTensor"]):
     ) -> Quantized:
         """Copies in place where shape, type and device agree, else holds a copy.
 
+        A noop_flag other than 0 leaves the values of `dst` as they are.
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
         """
         if not isinstance(dst, self.STORAGE):

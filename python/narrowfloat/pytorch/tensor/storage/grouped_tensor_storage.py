@@ -130,7 +130,7 @@ class GroupedTensorStorage:
     def _set_fields(
         self, shape: tuple[int, int], dtype: torch.dtype, fields: dict[str, Any]
     ) -> None:
-        """Raises TypeError for an argument that there is not."""
+        """Sets the fields. Raises TypeError for an unknown argument."""
         for name in fields:
             if name not in _ARGUMENTS:
                 raise TypeError(f"GroupedTensor has no argument {name!r}")
@@ -199,7 +199,10 @@ class GroupedTensorStorage:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> GroupedTensorStorage:
-        """Returns a group of members of these shapes, whose last dimensions agree."""
+        """Returns a group of members of these shapes, as make_grouped_tensor() does.
+
+        Errors: AssertionError if the last dimensions differ.
+        """
         rows, cols = [shape[0] for shape in shapes], [shape[1] for shape in shapes]
         assert len(set(cols)) == 1, f"Last dims should be uniform, got {cols}"
         uniform = len(set(rows)) == 1
@@ -389,7 +392,7 @@ class GroupedTensorStorage:
         return group
 
     def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], GroupedTensorStorage]:
-        """Hands the buffers out; restore_from_saved() takes them back."""
+        """Moves the buffers out of this object; restore_from_saved() moves them in again."""
         tensors = [getattr(self, name) for name in _SAVED]
         for name in _SAVED:
             setattr(self, name, None)

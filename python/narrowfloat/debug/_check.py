@@ -40,7 +40,7 @@ class Problem:
 @dataclass
 class Report:
     """problems: in the order of the configuration. plans: by layer, or by section if no layers are
-    known. sections: of each layer that one selects."""
+    known. sections: the section that selects a layer, by layer."""
 
     problems: list[Problem] = field(default_factory=list)
     plans: dict[str, LayerPlan] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
     report = Report(by_layer=layers is not None)
     enabled = [name for name in config if _check_section(report, name, config[name])]
     if not enabled:
-        report.add("configuration", "no section is enabled, and the host takes none such")
+        report.add("configuration", "at least one section must be enabled, got none")
         return report
     choices = _choose(report, config, enabled, layers)
     with _session(config) as (api, known, refusal):
@@ -126,7 +126,7 @@ def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> N
     for feature, block in (blocks or {}).items():
         where = f"{place}, {feature}"
         if feature not in RULES:
-            report.add(where, f"is no feature, one of {', '.join(RULES)}")
+            report.add(where, f"must be one of the features {', '.join(RULES)}")
             continue
         found = [_words(finding.error) for finding in findings(feature, block)]
         if not found and block.get("enabled"):

@@ -57,14 +57,14 @@ def findings_of_selectors(layers: object) -> Iterator[str]:
         return
     for key in layers:
         if key not in SELECTORS:
-            yield f"layers: {key} is no selector, one of {', '.join(SELECTORS)}"
+            yield f"layers: selectors must be among {', '.join(SELECTORS)}, got {key}"
     given = [key for key in SELECTORS if key in layers]
     if not given:
         yield f"layers: needs one of {', '.join(SELECTORS)}"
     for key in given:
         is_right, form = SELECTORS[key]
         if not is_right(layers[key]):
-            yield f"layers: {key} is {form}, got {layers[key]!r}"
+            yield f"layers: {key} must be {form}, got {layers[key]!r}"
     if given and given[0] in ALONE:
         for key in given[1:]:
             yield f"layers: {key} is not read beside {given[0]}"

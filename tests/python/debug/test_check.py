@@ -33,7 +33,7 @@ def test_a_good_configuration_has_no_problem() -> None:
 
 # The block, and the beginning of the one message that it gives.
 WRONG_BLOCKS = {
-    "unknown feature": ({"FakeQuand": FAKE}, "FakeQuand: is no feature, one of FakeQuant"),
+    "unknown feature": ({"FakeQuand": FAKE}, "FakeQuand: must be one of the features FakeQuant"),
     "unknown key": ({"FakeQuant": {**FAKE, "format": 1}}, "FakeQuant: Unexpected key in config"),
     "unknown format": (
         {"FakeQuant": {**FAKE, "quant_format": "fp8e4m3"}},
@@ -134,9 +134,9 @@ WRONG_SECTIONS = {
     ),
     "nothing enabled": (
         {"a": {"enabled": False}},
-        "configuration: no section is enabled, and the host takes none such",
+        "configuration: at least one section must be enabled, got none",
     ),
-    "empty": ({}, "configuration: no section is enabled, and the host takes none such"),
+    "empty": ({}, "configuration: at least one section must be enabled, got none"),
 }
 
 
@@ -150,17 +150,17 @@ SELECTORS = "exact_layer_names, layer_name_regex_pattern, layer_types, layer_num
 WRONG_LAYERS = {
     "no mapping": (["fc1"], "layers must be a mapping of"),
     "empty": ({}, f"layers: needs one of {SELECTORS}"),
-    "unknown": ({"layer_types": ["a"], "types": ["b"]}, f"layers: types is no selector, one of "
-                f"{SELECTORS}"),
-    "nothing": ({"layer_numbers": None}, "layers: layer_numbers is a list of numbers"),
-    "bare type": ({"layer_types": "fc1"}, "layers: layer_types is a list of parts of names"),
-    "part of a word": ({"layer_types": "small"}, "layers: layer_types is a list of parts of names, "
-                       "or \"all\", got 'small'"),
-    "no type": ({"layer_types": []}, "layers: layer_types is a list of parts of names, or \"all\", "
-                "got []"),
-    "bare number": ({"layer_numbers": 3}, "layers: layer_numbers is a list of numbers"),
-    "turned range": ({"layer_numbers": ["5-3"]}, "layers: layer_numbers is a list of numbers"),
-    "bad pattern": ({"layer_name_regex_pattern": "("}, "layers: layer_name_regex_pattern is a "
+    "unknown": ({"layer_types": ["a"], "types": ["b"]}, "layers: selectors must be among "
+                f"{SELECTORS}, got types"),
+    "nothing": ({"layer_numbers": None}, "layers: layer_numbers must be a list of numbers"),
+    "bare type": ({"layer_types": "fc1"}, "layers: layer_types must be a list of parts of names"),
+    "part of a word": ({"layer_types": "small"}, "layers: layer_types must be a list of parts of "
+                       "names, or \"all\", got 'small'"),
+    "no type": ({"layer_types": []}, "layers: layer_types must be a list of parts of names, or "
+                "\"all\", got []"),
+    "bare number": ({"layer_numbers": 3}, "layers: layer_numbers must be a list of numbers"),
+    "turned range": ({"layer_numbers": ["5-3"]}, "layers: layer_numbers must be a list of numbers"),
+    "bad pattern": ({"layer_name_regex_pattern": "("}, "layers: layer_name_regex_pattern must be a "
                     "regular expression, got '('"),
     "two ways": ({"exact_layer_names": ["a"], "layer_types": ["a"]},
                  "layers: layer_types is not read beside exact_layer_names"),

@@ -130,9 +130,13 @@ class Float8Quantizer(_PerTensorQuantizer):
 
     def _run(self, x: object, out: QuantizedTensor | None, noop: Number | None) -> QuantizedTensor:
         if not (isinstance(self.amax, np.ndarray) and self.amax.dtype == np.float32):
-            raise TypeError("quantize: amax must be a float32 array of one element")
+            got = getattr(self.amax, "dtype", type(self.amax).__name__)
+            raise TypeError(f"quantize: amax must be a float32 array of one element, got {got}")
         if self.amax.size != 1 or not self.amax.flags.writeable:
-            raise ValueError("quantize: amax must be a writable float32 array of one element")
+            raise ValueError(
+                f"quantize: amax must be a writable float32 array of one element, got "
+                f"size={self.amax.size}, writeable={self.amax.flags.writeable}"
+            )
         result = super()._run(x, out, noop)
         if noop is None or float(np.asarray(noop).reshape(())) != 1:
             measured = result.buffers["amax_rowwise"][0]

@@ -165,7 +165,7 @@ def test_make_empty() -> None:
     assert_tensor(q.data, quantizer.quantize(x).data, "filled")
     with pytest.raises(AssertionError) as raised:
         quantizer.make_empty((2, 3, 5))
-    assert str(raised.value) == "make_empty: the shape has 2 dimensions, got (2, 3, 5)"
+    assert str(raised.value) == "make_empty: the shape must have 2 dimensions, got (2, 3, 5)"
 
 
 PRODUCTS = [c for c in cases("gm") if c.params["mode"] not in
@@ -249,10 +249,10 @@ def test_out_goes_with_accumulate() -> None:
     quantizer = CurrentScalingQuantizerRef(E4M3)
     a, one = torch.ones(2, 2).to(E4M3), torch.ones(1)
     for out, accumulate, message in (
-        (torch.zeros(2, 2), False, "qgemm: out is only for accumulate=True"),
-        (None, True, "qgemm: accumulate=True adds to out, which is None"),
+        (torch.zeros(2, 2), False, "qgemm: out must be None without accumulate=True"),
+        (None, True, "qgemm: accumulate=True needs out, got None"),
         (torch.zeros(2, 3), True,
-         "qgemm: out is (2, 2) torch.float32, got (2, 3) torch.float32"),
+         "qgemm: out must be (2, 2) torch.float32, got (2, 3) torch.float32"),
     ):  # fmt: skip
         with pytest.raises(AssertionError) as raised:
             quantizer.qgemm(a, a, None, torch.float32, one, one, None, out, accumulate)

@@ -147,8 +147,8 @@ def test_there_are_products() -> None:
     ("rows", "inner", "extra", "message"),
     [
         (8, 32, {"bias": torch.zeros(8)}, "qgemm: NVFP4QuantizerRef takes no bias"),
-        (8, 32, {"accumulate": True}, "qgemm: out goes with accumulate=True"),
-        (8, 32, {"out": torch.zeros(8, 8)}, "qgemm: out goes with accumulate=True"),
+        (8, 32, {"accumulate": True}, "qgemm: out and accumulate=True need each other"),
+        (8, 32, {"out": torch.zeros(8, 8)}, "qgemm: out and accumulate=True need each other"),
         (8, 16, {}, "qgemm: K % 32 and N % 8 must be 0, got K=16, N=8"),
         (4, 32, {}, "qgemm: K % 32 and N % 8 must be 0, got K=32, N=4"),
     ],

@@ -177,9 +177,9 @@ class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
 
         Shapes: codes (M, K) and (N, K), scales as in Float8BlockTensorRef; the result is
         (M, N). The bias is added in fp32; accumulating adds `out` to the result in its dtype.
-        Errors: AssertionError as `out` and `accumulate` contradict.
+        Errors: AssertionError unless `out` is given exactly where `accumulate` is set.
         """
-        assert accumulate == (out is not None), "qgemm: out goes with accumulate=True"
+        assert accumulate == (out is not None), "qgemm: out and accumulate=True need each other"
         tiles_x, tiles_w = sx.shape[0] != qx.shape[0], sw.shape[0] != qw.shape[0]
         sx = sx.repeat_interleave(BLOCK, dim=0)[: len(qx)] if tiles_x else sx
         sw = sw.repeat_interleave(BLOCK, dim=0)[: len(qw)] if tiles_w else sw

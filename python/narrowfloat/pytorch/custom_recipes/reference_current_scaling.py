@@ -178,7 +178,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
         **_: object,
     ) -> CurrentScalingTensorRef:
         """Returns a tensor that update_quantized() fills. Raises AssertionError unless 2-D."""
-        assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
+        assert len(shape) == 2, f"make_empty: the shape must have 2 dimensions, got {tuple(shape)}"
         rows, cols = shape
         device = torch.device(device or "cpu")
         empty: dict[str, Any] = {"dtype": self.dtype, "device": device}
@@ -214,10 +214,11 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
         dtype.
 
         Shapes: codes (M, K) and (N, K), scales of one element; the result is (M, N). For dgrad and
-        wgrad the caller passes the transposed codes. Whole tensors are replaced by their
-        rowwise codes and scales. The scales are applied after the sum: products of codes are exact,
-        so this loses least.
-        Errors: AssertionError if inner sizes differ, or as `out` and `accumulate` contradict.
+        wgrad the caller passes the transposed codes. Of a whole tensor the rowwise codes and scales
+        are taken. The scales are applied after the sum: products of codes are exact, so this loses
+        least.
+        Errors: AssertionError if inner sizes differ, or unless `out` is given exactly where
+        `accumulate` is set.
         """
         if isinstance(qx, CurrentScalingTensorRef):
             out_dtype, qx, sx = out_dtype or qx.dtype, qx.data, qx.scale

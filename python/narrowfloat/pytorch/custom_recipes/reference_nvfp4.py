@@ -186,7 +186,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
         **_: object,
     ) -> NVFP4TensorRef:
         """Returns a tensor that update_quantized() fills. Errors: AssertionError unless 2-D."""
-        assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
+        assert len(shape) == 2, f"make_empty: the shape must have 2 dimensions, got {tuple(shape)}"
         zeros = torch.zeros(tuple(shape), dtype=dtype, device=device)
         made: Any = self.quantize(zeros)
         return made
@@ -218,11 +218,11 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
 
         Shapes: packed codes (M, K/2) and (N, K/2), scales (M, K/16) and (N, K/16) as E4M3; the
         result is (M, N). qresult_x, qresult_w: the tensors the codes are of, for their amaxes.
-        Errors: AssertionError for a bias, or unless K is a multiple of 32 and N of 8, or as `out`
-        and `accumulate` contradict.
+        Errors: AssertionError for a bias, or unless K is a multiple of 32 and N of 8, or unless
+        `out` is given exactly where `accumulate` is set.
         """
         assert bias is None, "qgemm: NVFP4QuantizerRef takes no bias"
-        assert accumulate == (out is not None), "qgemm: out goes with accumulate=True"
+        assert accumulate == (out is not None), "qgemm: out and accumulate=True need each other"
         k, n, block = qx.shape[1] * 2, qw.shape[0], self.blocks.tile[1]
         assert qw.shape[1] * 2 == k, f"qgemm: inner sizes differ, {k} and {qw.shape[1] * 2}"
         assert k % 32 == 0 and n % 8 == 0, f"qgemm: K % 32 and N % 8 must be 0, got K={k}, N={n}"

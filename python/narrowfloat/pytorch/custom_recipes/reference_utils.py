@@ -120,7 +120,8 @@ def finish_product(
 
     The bias goes into the product if neither it nor the result is fp32, else it is added to the
     rounded result. Accumulating adds to `out`, in its dtype, and returns it.
-    Errors: AssertionError if `out` is there without accumulate or is not with it.
+    Errors: AssertionError unless `out` is given exactly where `accumulate` is set, or if it has
+    another shape or dtype than the result.
     """
     if bias is None:
         y = y.to(out_dtype)
@@ -129,11 +130,11 @@ def finish_product(
     else:
         y = (y + bias.float()).to(out_dtype)
     if not accumulate:
-        assert out is None, "qgemm: out is only for accumulate=True"
+        assert out is None, "qgemm: out must be None without accumulate=True"
         return y
-    assert out is not None, "qgemm: accumulate=True adds to out, which is None"
+    assert out is not None, "qgemm: accumulate=True needs out, got None"
     assert out.shape == y.shape and out.dtype == y.dtype, (
-        f"qgemm: out is {tuple(y.shape)} {y.dtype}, got {tuple(out.shape)} {out.dtype}"
+        f"qgemm: out must be {tuple(y.shape)} {y.dtype}, got {tuple(out.shape)} {out.dtype}"
     )
     return out.copy_(out + y)
 

@@ -33,7 +33,7 @@ class Failure(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments by raising."""
+    """A parser that raises Failure for wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
         raise Failure(Exit.BAD_INPUT, "Usage", f"{self.prog}: {message}")

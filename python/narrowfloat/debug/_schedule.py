@@ -24,7 +24,10 @@ def _require_step(value: object, name: str, least: int) -> None:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Iterations that `freq` divides within intervals, both ends included; None ends none."""
+    """Iterations that `freq` divides within intervals, both ends included.
+
+    An interval whose end is None does not end.
+    """
 
     freq: int
     intervals: tuple[Interval, ...]

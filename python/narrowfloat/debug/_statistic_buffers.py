@@ -137,7 +137,7 @@ class StatsBuffers:
         """Logs what was fed since the last call, over the ranks of each buffer's group.
 
         Returns {(layer, tensor, statistic, iteration): value}, values float32 and 0-D; a rank has
-        those that it fed itself. Nothing at once if nothing was fed and nothing was to be.
+        those that it fed itself. Returns {} at once if nothing was fed and no schedule was due.
         """
         if not self.at_least_one_layer_fed and not self._is_due():
             return {}
@@ -158,7 +158,7 @@ class StatsBuffers:
     def _is_due(self) -> bool:
         """Returns whether a rank may have fed in the iteration that ends.
 
-        Requires: the host has counted on.
+        Requires: the host has counted that iteration already.
         """
         if not self._schedules or not torch.distributed.is_initialized():
             return False

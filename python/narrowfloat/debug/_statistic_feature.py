@@ -29,7 +29,7 @@ class StatsFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for an invalid schedule."""
+        """Returns the schedule's answer. Errors: ValueError for an invalid schedule."""
         schedule = Schedule.of(config)
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)

@@ -34,7 +34,7 @@ class NVFP4BlockScaling(Recipe):
     fp4_format, fp8_format: E2M1 and E4M3, of codes and of block scales.
     backward_override, fp8_dpa, fp8_mha: as in Recipe.
 
-    The defaults are variables of the environment, NVTE_NVFP4_ and: DISABLE_RHT,
+    The defaults come from environment variables whose names are NVTE_NVFP4_ and: DISABLE_RHT,
     DISABLE_STOCHASTIC_ROUNDING, DISABLE_2D_QUANTIZATION, ROW_SCALED_ACTIVATION (1 or not); 4OVER6,
     4OVER6_E4M3_USE_256, 4OVER6_ERR_MODE.
     """

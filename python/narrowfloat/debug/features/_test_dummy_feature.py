@@ -26,7 +26,7 @@ class TestDummyFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], *args: Any, **kwargs: Any
     ) -> bool | Enabled:
-        """Returns True, or never again."""
+        """Returns True; with `inspect_only_once`, False and that it need not be asked again."""
         global _inspect_tensor_enabled_call_count
         _inspect_tensor_enabled_call_count += 1
         return (False, None) if config.get("inspect_only_once", False) else True

@@ -54,7 +54,7 @@ class DumpTensors(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for an invalid schedule."""
+        """Returns the schedule's answer. Errors: ValueError for an invalid schedule."""
         return Schedule.of(config).at(iteration)
 
     @api_method
@@ -71,7 +71,7 @@ class DumpTensors(TEConfigAPIMapper):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Writes what is wanted and there; a message says what is not.
+        """Writes the tensors that the keys ask for; logs which of them there are not.
 
         Errors: ValueError if the gemms read two different quantized tensors, or for wrong keys and
         values.

@@ -108,7 +108,7 @@ class LogFp8TensorStats(StatsFeature):
         """Feeds the quantized tensor; warns and logs nothing where there is none.
 
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
-        there is none of, or none under this quantizer, or none without `tensor`.
+        is unknown, or that does not exist under this quantizer or without `tensor`.
         """
         if not is_due(config, iteration):
             return

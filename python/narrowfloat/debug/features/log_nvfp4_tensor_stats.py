@@ -56,8 +56,8 @@ class LogNvfp4TensorStats(StatsFeature):
     ) -> None:
         """Feeds the quantized tensor; warns and logs nothing where there is none of NVFP4.
 
-        Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
-        there is none of, or without `tensor`.
+        Errors: AssertionError if the two forms are not one object; ValueError for an unknown
+        statistic, or without `tensor`.
         """
         if not is_due(config, iteration):
             return

@@ -165,7 +165,9 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         return self.parent_quantizer
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Changes which gemms will read the tensor; the parent makes what of it is its own."""
+        """Changes which gemms will read the tensor; the parent makes the directions whose plan is
+        the standard quantization.
+        """
         super().set_usage(rowwise=rowwise, columnwise=columnwise)
         if STANDARD_QUANTIZE in self._plans():
             self._parent.set_usage(

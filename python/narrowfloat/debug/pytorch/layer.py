@@ -42,7 +42,7 @@ class Schedule:
         return self.on
 
     def settle(self, active: bool, next_iteration: int | None) -> None:
-        """The answer of the features: whether one acts now, and when to ask again."""
+        """Stores the answer of the features: whether one acts now, and when to ask again."""
         self.next_iteration = next_iteration
         self.on = active
 

@@ -142,7 +142,7 @@ def grouped_quantize(
     group_sizes: jax.Array | None = None,
     flatten_axis: int = -1,
 ) -> ScaledTensor | GroupedNoScaleTensor:
-    """Groups of slices of axis 0, each quantized as if it were alone.
+    """Quantizes each group of slices of axis 0 as if it were alone.
 
     Shapes: group_sizes is int32 (G,) and adds up to the first dimension, 0 allowed; None: each
     slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
@@ -215,7 +215,9 @@ def grouped_quantize(
 
 
 def grouped_dbias(grad: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Sums of each group's rows: grad is (M, N), the result (G, N) in its dtype, sums float32."""
+    """Returns the sum of each group's rows: grad is (M, N), the result (G, N) in its dtype; sums
+    are float32.
+    """
     groups = jnp.repeat(
         jnp.arange(group_sizes.size), group_sizes, total_repeat_length=grad.shape[0]
     )

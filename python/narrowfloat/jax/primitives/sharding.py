@@ -54,7 +54,7 @@ class Factors:
         return f"f{next(self._numbers)}"
 
     def unrelated(self, shape: Sequence[int]) -> tuple[str, ...]:
-        """Factors that no other tensor has."""
+        """Returns factors that no other tensor has."""
         return tuple(self.new() for _ in shape)
 
     def blocks(self, extent: int, block: int) -> tuple[str | CompoundFactor, str]:

@@ -415,7 +415,7 @@ class GroupedQuantizer(Quantizer):
         self.data_layout = self.quantizers[0].data_layout
 
     def update(self, amax: jax.Array) -> None:
-        """Each group's quantizer takes its own amax into account."""
+        """Updates each group's quantizer with the group's amax."""
         for group, quantizer in enumerate(self.quantizers):
             quantizer.update(amax[group : group + 1])
 

@@ -39,7 +39,7 @@ class TensorSource(Enum):
 
 
 def _format2dtypes(format: Format | None) -> tuple[np.dtype, np.dtype]:
-    """Dtypes of the forward and of the backward pass; bfloat16 for what is no format."""
+    """Returns the dtypes of the forward and of the backward pass; bfloat16 for no format."""
     wide, narrow = jnp.dtype(jnp.float8_e5m2), jnp.dtype(jnp.float8_e4m3fn)
     fp4, plain = jnp.dtype(jnp.float4_e2m1fn), jnp.dtype(jnp.bfloat16)
     by_format: dict[Format | None, tuple[np.dtype, np.dtype]] = {
@@ -184,8 +184,8 @@ def get_global_quantize_recipe() -> Recipe | None:
 def autocast(
     enabled: bool = False, recipe: Recipe | None = None, mesh_resource: MeshResource | None = None
 ) -> Iterator[None]:
-    """Makes `recipe`, DelayedScaling() if None, what sets of quantizers follow in this context.
-
+    """Sets the recipe of the sets of quantizers that are made in this context: `recipe`, or
+    DelayedScaling() if that is None.
     A function that is traced keeps the recipe that it was traced under: jit does not trace it
     again for another. Other threads have recipes of their own. Errors: as
     get_quantize_config_with_recipe.

@@ -62,7 +62,7 @@ def remove_padding_from_scale_inv(
     is_colwise: bool = False,
     flatten_axis: int = -1,
 ) -> jax.Array:
-    """Returns the inverse of apply_padding_to_scale_inv. Errors: as that."""
+    """Returns scales without the zeros that apply_padding_to_scale_inv() adds. Errors: as there."""
     plain, padded = _shapes(scaling_mode, data_shape, is_colwise, flatten_axis)
     if _has_shape(scale_inv, plain, padded):
         return scale_inv

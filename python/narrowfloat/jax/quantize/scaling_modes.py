@@ -258,7 +258,7 @@ class ScalingMode(Enum):
         return _core.scheme_of_mode(int(self.value), dtype.name)
 
     def get_compatible_q_dtypes(self) -> list[np.dtype]:
-        """Dtypes that quantized data may have."""
+        """Returns the dtypes that quantized data may have."""
         if self is ScalingMode.NO_SCALING:
             return [jnp.dtype(name) for name in ("float16", "bfloat16", "float32")]
         return list(_dtypes(int(self.value)))

@@ -86,13 +86,12 @@ class AbstractBaseTensor(ABC):
         """Returns the direction that serves an operand. Errors: ValueError if it is not there."""
 
     def checkpoint(self, quantizer: object) -> AbstractBaseTensor:
-        """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
+        """Returns this tensor with its leaves under the quantizer's checkpoint name, if any."""
         name = getattr(quantizer, "checkpoint_name", None)
         return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
 
     def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> AbstractBaseTensor:
-        """This tensor, asked to lie as the names of the dimensions of what was quantized say.
-
+        """Returns this tensor, asked to lie as `names` say: one per dimension of the input.
         Scales of blocks are placed with their codes. Errors: NotImplementedError for groups.
         """
         raise NotImplementedError(

@@ -83,9 +83,9 @@ def _check_output(
 
 
 def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Returns what of a plain tensor belongs to each group, as views.
+    """Returns each group's part of a plain tensor, as views.
 
-    Errors: ValueError if there is less in it than the groups hold.
+    Errors: ValueError if the tensor has fewer elements than the groups.
     """
     shapes = grouped._member_shapes()
     sizes = [rows * cols for rows, cols in shapes]

@@ -59,7 +59,7 @@ def is_written_by_tracer(depth: int) -> bool:
 def run_without_graph(rule: str) -> None:
     """Ends the tracing of a function, which then runs as it is; with fullgraph the rule is raised.
 
-    Precondition: a tracer runs.
+    Requires: a tracer runs.
     """
     from torch._dynamo.exc import UserError, UserErrorType
 
@@ -80,7 +80,7 @@ def node_of_copy(value: object, first: object, *args: Any) -> Any:  # noqa: ANN4
 def guard_fields(value: ValueSemantics) -> None:
     """Lets the function that is being compiled run only while these fields are the same.
 
-    Precondition: is_called_by_tracer(). Its own guard compares an object with itself.
+    Requires: is_called_by_tracer(). The tracer's own guard compares an object with itself.
     """
     from torch._dynamo.guards import GuardBuilder, install_guard
     from torch._dynamo.source import AttrSource, GlobalSource

@@ -51,7 +51,7 @@ def get_device_capability(device: object = None) -> tuple[int, int]:
 
 
 def get_device_name(device: object = None) -> str:
-    """Returns what a program may print."""
+    """Returns a name of the device that programs may print."""
     return "CPU (narrowfloat)"
 
 

@@ -28,7 +28,7 @@ BLOCK = 128
 def float8_block_scaling_ref_factory(
     role: QuantizerRole | str | None,
 ) -> Float8BlockQuantizerRef:
-    """Tiles for weights of linear layers, runs for everything else; E4M3."""
+    """Returns a quantizer of E4M3: tiles for weights of linear layers, runs for everything else."""
     tiles = role_of(role).is_linear_weight()
     return Float8BlockQuantizerRef(torch.float8_e4m3fn, block_scaling_dim=2 if tiles else 1)
 

@@ -43,8 +43,7 @@ def current_scaling_ref_factory(role: QuantizerRole | None) -> CurrentScalingQua
 def current_scaling_ref_quantizer_factory(
     role: QuantizerRole | str | None,
 ) -> CurrentScalingQuantizerRef:
-    """Returns the same for role objects; roles given as words are of the older kind.
-
+    """Returns current_scaling_ref_factory() of a role object; takes the older roles, words, too.
     The words "input" and "weight" mean E4M3, "output" and "grad_output" E5M2; "linear_input" and so
     on mean the same. Errors: ValueError for another word.
     """

@@ -45,7 +45,9 @@ __all__ = [
 
 
 def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> NVFP4QuantizerRef:
-    """Tiles for weights of linear layers, runs with the transform for everything else."""
+    """Returns a quantizer: tiles for weights of linear layers, runs with the transform for
+    everything else.
+    """
     resolved = role_of(role)
     if resolved.is_linear_weight():
         return NVFP4QuantizerRef(Fp4Formats.E2M1, quant_tile_shape=(16, 16))

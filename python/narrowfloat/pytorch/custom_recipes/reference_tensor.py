@@ -90,7 +90,7 @@ TensorT = TypeVar("TensorT", bound=ReferenceTensor)
 
 
 class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
-    """A quantizer that is always inside of a layer, and whose tensors are reference tensors.
+    """A quantizer whose tensors are reference tensors, without autograd (`internal`).
 
     A subclass computes codes and scales in _buffers().
     """

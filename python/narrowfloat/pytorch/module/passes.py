@@ -40,9 +40,9 @@ from narrowfloat.pytorch.tensor._fsdp import is_gathered, note_forward
 
 
 class RunningLayer(QuantizedLayer):
-    """A quantized layer that runs; what of its forward pass Linear and GroupedLinear share."""
+    """A quantized layer with the part of forward() that Linear and GroupedLinear share."""
 
-    # A layer's own: what runs, given the first pass or the node's plan, and forward()'s arguments.
+    # The layer's own pass: takes the first pass or the node's plan, and forward()'s arguments.
     _forward: Callable[..., Any]
 
     def forward(self, *args: Any) -> object:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class autocast:
-    """Layers quantize by `recipe` while this context is entered; it may be nested.
+    """Makes layers quantize by `recipe` while this context is entered; it may be nested.
 
     It is for this library's layers; torch.nn.Linear and other operators do not read it.
     enabled: False turns quantization off inside. calibrating: collect amaxes for delayed scaling
@@ -91,7 +91,7 @@ def quantized_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> Iterator[None]:
-    """Layers that are made inside have quantized parameters.
+    """Gives quantized parameters to the layers that are made inside.
 
     recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps the
     values that it was quantized from, on the CPU, for optimizers: get_high_precision_init_val() and

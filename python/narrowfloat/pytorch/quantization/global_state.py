@@ -74,7 +74,9 @@ class _Members:
             self.free.setdefault(state.num_quantizers, []).append(place)
 
     def update(self) -> None:
-        """Takes one step of all states; newest amaxes are reduced before, if they are at all."""
+        """Takes one step of all states, after reducing their newest amaxes where the recipe wants
+        it.
+        """
         states = sorted(self.places.items(), key=lambda item: item[1])
         if not states and not _is_running(self.group):
             return
@@ -102,7 +104,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def is_fp8_available() -> tuple[bool, str]:
-        """Returns True, and why not: kernels for every CPU are built in."""
+        """Returns True and an empty reason: kernels for every CPU are built in."""
         return True, ""
 
     is_mxfp8_available = is_fp8_available

@@ -53,7 +53,7 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
         self.amax_history = torch.zeros(recipe.amax_history_len, num_quantizers, **options)
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Float8Quantizer over `scale[i]` and the newest amax, `amax_history[0][i]`."""
+        """Returns Float8Quantizers over `scale[i]` and the newest amax, `amax_history[0][i]`."""
         newest = self.amax_history[0]
         return [
             Float8Quantizer(self.scale[i : i + 1], newest[i : i + 1], self.dtype)
@@ -76,7 +76,7 @@ class Float8CurrentScalingRecipeState(
     """No buffers. Inputs, weights and gradients of outputs have parameters of their own."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Float8CurrentScalingQuantizer of the pass's dtype."""
+        """Returns Float8CurrentScalingQuantizers of the pass's dtype."""
         recipe = self.recipe
         by_type = {
             "input": recipe.fp8_quant_fwd_inp,
@@ -103,7 +103,7 @@ class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
     """No buffers. Tiles for weights that a linear layer says are its own."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Returns MXFP8Quantizer of the pass's dtype."""
+        """Returns MXFP8Quantizers of the pass's dtype."""
         forward = self.mode == "forward"
         dtype = get_fp8_te_dtype(self.recipe, forward)
         tiles = forward and self.recipe.fp8_quant_fwd_weight.mxfp8_2d_quantization

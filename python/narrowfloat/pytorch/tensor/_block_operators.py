@@ -64,7 +64,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
 
 @implements(aten.new_zeros.default, BlockStorage)
 def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> RowResult:
-    """Zeros in the same format; plain ones of another type or of a size that it does not take."""
+    """Returns zeros in the same format; plain ones for another dtype or a size it does not take."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
         if takes:
@@ -138,7 +138,7 @@ def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
 
 
 def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
-    """Aliases one after another; NotImplemented unless all pieces can be."""
+    """Returns the pieces as aliases; NotImplemented unless all of them can be."""
     if not sizes:
         return []
     pieces, start = [], 0

@@ -352,7 +352,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
                 mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
 
     def _of_part(self, dst: Quantized) -> Self:
-        """This quantizer for the directions of a part. Errors: ValueError for another format."""
+        """Returns this quantizer for a part's directions. Errors: ValueError for another format."""
         quantizer = self.copy()
         quantizer.optimize_for_gemm = dst._has_swizzled_scales()
         quantizer.set_usage(**dst.get_usages())

@@ -25,7 +25,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> RowResult:
 
 @implements(aten.constant_pad_nd.default, QuantizedTensor)
 def _constant_pad(tensor: QuantizedTensor, pad: Sequence[int], value: float = 0) -> RowResult:
-    """Zeros below the last row, as ranks add them to short shards; else values."""
+    """Appends rows of zeros, as ranks do to short shards; NotImplemented for other padding."""
     rows = pad[-1] if len(pad) == 2 * tensor.dim() and not any(pad[:-1]) else 0
     if rows <= 0 or value != 0:
         return NotImplemented

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights over memory that somebody else laid out, and weights of sharded master copies."""
+"""Weights in memory that the caller laid out, and weights of sharded master copies."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Makes what follows from gathered rowwise codes; again is fine.
+    """Makes what follows from gathered rowwise codes; a second call is allowed.
 
     Errors: ValueError for a weight of another type.
     """

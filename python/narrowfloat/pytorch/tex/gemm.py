@@ -226,7 +226,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
 
     A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
     added to the rounded results, times `bias_scale`, which has one number per row of all results.
-    Errors: ValueError unless the groups have as many members; as general_gemm.
+    Errors: ValueError unless all have the same number of members; else those of general_gemm.
     """
     first, second, outputs = (_members(each) for each in (A, B, D))
     biases = [None] * len(outputs) if bias is None else _members(bias)

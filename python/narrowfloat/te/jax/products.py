@@ -96,7 +96,7 @@ def _plus(product: jax.Array, bias: jax.Array | None) -> jax.Array:
 
 
 def _factor(data: jax.Array, scale_inv: jax.Array, dims: Dims, mode: Mode) -> Factor:
-    """An operand as a matrix, whose rows or columns are the dimensions `dims`."""
+    """Returns an operand as a matrix, whose rows or columns are the dimensions `dims`."""
     by_columns = data.ndim - 1 not in dims
     axis = max(dims) + 1 if by_columns else min(dims)
     matrix = data.reshape(math.prod(data.shape[:axis]), -1)
@@ -107,7 +107,7 @@ def _factor(data: jax.Array, scale_inv: jax.Array, dims: Dims, mode: Mode) -> Fa
 
 
 def _side(dtype: DTypeLike, by_columns: bool, mode: Mode) -> Side:
-    """How a matrix of codes lies: blocks along its columns' dimension, or its rows'.
+    """Returns how a matrix of codes lies: blocks along its columns' dimension, or its rows'.
 
     Scales of tiles are repeated for each line before a product, and those of MXFP8 swizzled.
     """
@@ -184,7 +184,7 @@ def _part(by_columns: bool, matrix: tuple[int, int]) -> Part:
 
 
 def _at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
-    """The scale of each group, of which the handler has stored those that have rows."""
+    """Returns the scale of each group; `packed` has only those of groups with rows."""
     return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]
 
 

@@ -358,9 +358,9 @@ class SchemeStorage(TableStorage):
         return None
 
     def _own_buffers(self) -> None:
-        """Ends being a cut: a shard is all that its rank has of a tensor.
+        """Makes a cut a tensor with buffers of its own.
 
-        FSDP2 keeps a short shard as a part of a padded one, and nothing reads the rest of it.
+        FSDP2 keeps a short shard as a part of a padded one, and nothing reads the padding.
         """
         if self._cut is not None:
             self.__dict__.update({b.name: self._whole_buffer(b.name) for b in self.BUFFERS})

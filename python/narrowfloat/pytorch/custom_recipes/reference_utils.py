@@ -17,7 +17,7 @@ class Fp4Formats(enum.Enum):
     E2M1 = "e2m1"
 
 
-HIGH_PRECISION = (torch.float, torch.float16, torch.bfloat16, torch.float32)
+HIGH_PRECISION = (torch.float16, torch.bfloat16, torch.float32)
 
 # Magnitudes of the codes 0 to 7; code 8 is the sign.
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

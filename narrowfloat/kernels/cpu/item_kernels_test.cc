@@ -106,6 +106,23 @@ TYPED_TEST(ItemKernelsTest, AmaxOfEveryPatternInEveryPlace) {
   }
 }
 
+TYPED_TEST(ItemKernelsTest, AmaxOfALongRunReadsEveryPlaceOfIt) {
+  using T = TypeParam;
+  const std::size_t count = (std::size_t{65} << 10) / kItemSize<T> + 77;
+  Matrix<T> in(1, count);
+  std::uint32_t one = 0;
+  const float value = 1.0f;
+  StoreItem<T>(reinterpret_cast<std::byte*>(&one), 0, value);
+  for (const auto& target : TestFixture::Targets()) {
+    for (std::size_t place = 0; place < count; ++place) {
+      in.Set(0, place, one);
+      ASSERT_EQ(target.kernels->amax(in.Row(0), count), value) << target.name << " at " << place;
+      in.Set(0, place, 0);
+    }
+    ASSERT_EQ(target.kernels->amax(in.Row(0), count), 0.0f) << target.name;
+  }
+}
+
 TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
   using T = TypeParam;
   std::mt19937 random(1);

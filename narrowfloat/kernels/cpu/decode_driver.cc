@@ -148,7 +148,7 @@ class DecodeDriver {
   }
 
  private:
-  /// Decodes under one scale: the whole tile at once if its rows are adjacent.
+  /// Decodes under one scale: the whole tile as one row if its rows are adjacent.
   void WholeRows() {
     const std::size_t cols = tile_.col_end - tile_.col_begin;
     const std::size_t rows = tile_.row_end - tile_.row_begin;
@@ -164,8 +164,8 @@ class DecodeDriver {
     const std::size_t head = args_.nontemporal ? BytesToLine(items) / kernels_.item_bytes : 0;
     for (std::size_t i = 0, some; i < count; i += some) {
       std::byte* to = items + i * kernels_.item_bytes;
-      some = IsInPlace(to) ? count : kDecodeRun;
-      some = std::min(i < head ? head : some, count - i);
+      some = std::min(i < head ? head : kDecodeRun, count - i);
+      PrefetchPageStarts(codes + i + kDecodeRun, some);
       Write({codes + i, to}, some, IsInPlace(to),
             [&](const DecodeRuns& runs) { kernels_.uniform(runs, some, column_scales_[0]); });
     }
@@ -188,8 +188,11 @@ class DecodeDriver {
   void BlockRow(std::size_t row, std::size_t col, std::size_t cols, const float* scales) {
     for (std::size_t i = 0; i < cols; i += kDecodeRun) {
       const std::size_t some = std::min(kDecodeRun, cols - i);
+      const std::byte* codes = Codes(row, col + i);
       std::byte* to = Items(row, col + i);
-      Write({Codes(row, col + i), to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
+      // Decoding 4-bit codes takes longer than reading them (docs/performance.md).
+      if (geometry_.codes_per_byte == 1) PrefetchPageStarts(codes + kDecodeRun, some);
+      Write({codes, to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
         kernels_.blocks(runs, some, {scales + block_.IndexOf(i), block_.shift});
       });
     }

@@ -172,6 +172,17 @@ inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
   return items + BytesToLine(items);
 }
 
+/// Prefetches the first lines of each page that begins in the `bytes` bytes from `from` on, because
+/// some processors prefetch adjacent lines only within a page. For runs that follow one another,
+/// pass where a later run lies, and the length of this one. The bytes may lie beyond the tensor.
+inline void PrefetchPageStarts(const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kPage = 4096, kLines = 8;
+  std::size_t i = -reinterpret_cast<std::uintptr_t>(from) % kPage;
+  for (; i < bytes; i += kPage) {
+    for (std::size_t k = 0; k < kLines; ++k) __builtin_prefetch(from + i + k * kLineBytes, 0, 2);
+  }
+}
+
 /// A length that is a power of two, so that nothing is divided for each row.
 struct Length {
   explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}

@@ -52,8 +52,10 @@ class WholeDriver {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
       const bool staged = args_.nontemporal && !IsNontemporalAligned(codes + i);
-      // With vectors of 512 bits, prefetches take more time than they save.
-      const std::byte* next = micro_.vector_bytes < kLineBytes ? from + kBytesAhead : from;
+      // With vectors of 512 bits, prefetches of every line take more time than they save.
+      const bool by_page = micro_.vector_bytes >= kLineBytes;
+      if (by_page) PrefetchPageStarts(from + kRunItems * item_bytes_, run_items * item_bytes_);
+      const std::byte* next = by_page ? from : from + kBytesAhead;
       const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};
       Encode({run}, run_items);
       if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from narrowfloat.pytorch._native import has_values
+from narrowfloat.pytorch._native import has_values, skips
 from narrowfloat.pytorch._types import Context, Quantized
 
 Result = TypeVar("Result")
@@ -38,14 +38,14 @@ def running_transform() -> str | None:
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     """Counts a write that no operator made, so that a backward pass knows what has changed.
 
-    noop_flag: a write whose flag is not 0 is not counted. A flag in device memory or in a graph is
-    not read, and the write not counted: such programs skip most of them.
+    noop_flag: a write whose flag is 1 is not counted. A flag in device memory or in a graph is not
+    read, and the write not counted: such programs skip most of them.
     """
     if not isinstance(tensor, torch.Tensor):
         return
     if noop_flag is not None:
         unread = torch.compiler.is_compiling() or noop_flag.is_cuda or not has_values(noop_flag)
-        if unread or float(noop_flag) != 0:
+        if unread or skips(noop_flag):
             return
     try:
         torch.autograd.graph.increment_version(tensor)

@@ -103,6 +103,11 @@ def has_values(tensor: torch.Tensor) -> bool:
     return False
 
 
+def skips(noop: torch.Tensor) -> bool:
+    """Returns whether a flag stops a call: only a readable 1 does, as in the kernels."""
+    return has_values(noop) and float(noop) == 1
+
+
 def draw_seeds(src: torch.Tensor) -> Seeds:
     """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both.
 

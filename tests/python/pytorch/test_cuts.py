@@ -37,6 +37,7 @@ CUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "copy_": lambda part, x: part.copy_(x),
     "quantize_": lambda part, x: part.quantize_(x),
+    "a flag of 2": lambda part, x: part.quantize_(x, noop_flag=torch.full((1,), 2.0)),
     "out": lambda part, x: torch.add(x, 0, out=part),
     "set item": lambda part, x: part.__setitem__(slice(None), x),
 }

@@ -129,6 +129,7 @@ ALIASES: dict[str, Write] = {
 QUANTIZERS: dict[str, Write] = {
     "quantize_": lambda t, x: t.quantize_(x),
     "a flag of 0": lambda t, x: t.quantize_(x, noop_flag=torch.zeros(1)),
+    "a flag of 2": lambda t, x: t.quantize_(x, noop_flag=torch.full((1,), 2.0)),
     "out of a quantizer": lambda t, x: t._quantizer.quantize(x, out=t),
     "output of tex": lambda t, x: tex.quantize(x, t._quantizer, t),
 }

@@ -320,7 +320,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         """
         if noop_flag.is_cuda and not StaleCodes.live:
             return True
-        return not _native.has_values(noop_flag) or float(noop_flag) == 0
+        return not _native.skips(noop_flag)
 
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
         """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""
@@ -339,7 +339,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
         A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
         """
-        if noop is not None and _native.has_values(noop) and float(noop) != 0:
+        if noop is not None and _native.skips(noop):
             return
         quantizer = self._of_part(dst)
         # Stale codes are written here: only reading them is refused.

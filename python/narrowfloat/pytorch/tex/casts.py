@@ -14,7 +14,7 @@ import torch
 
 from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch._autograd import count_write, without_gradients
-from narrowfloat.pytorch._native import column_sums
+from narrowfloat.pytorch._native import column_sums, skips
 from narrowfloat.pytorch._types import Quantized, TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
@@ -75,8 +75,8 @@ def quantize(
     if noop is None:
         return hosted(own.quantize_impl(tensor))
     if not noop.is_cuda:
-        skips = noop.item() == 1
-        return hosted(_made_empty(own, tensor) if skips else own.quantize_impl(tensor))
+        stopped = skips(noop)
+        return hosted(_made_empty(own, tensor) if stopped else own.quantize_impl(tensor))
     # In device memory only a kernel reads the flag.
     made = _made_empty(own, tensor)
     bare = isinstance(own, SchemeQuantizer) and not isinstance(made, torch.Tensor)

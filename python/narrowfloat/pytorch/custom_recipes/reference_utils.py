@@ -7,6 +7,7 @@ import enum
 
 import torch
 
+from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
@@ -142,5 +143,5 @@ def finish_product(
 def reduce_amax(amax: torch.Tensor, group: Group) -> torch.Tensor:
     """Returns the largest amax of all processes of the group, in place."""
     assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
-    torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
+    reduce_max(amax, group)
     return amax

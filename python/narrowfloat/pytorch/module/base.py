@@ -20,6 +20,7 @@ from narrowfloat.pytorch.module.parameters import (
     memory_of_whole,
     set_parameter,
 )
+from narrowfloat.pytorch.module.scales import is_delayed
 from narrowfloat.pytorch.module.sharded import local, part_of
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
@@ -34,10 +35,6 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 
 # Fields that a copy does not share but makes anew.
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
-
-
-def _is_delayed(quantizer: Quantizer | None) -> bool:
-    return getattr(quantizer, "SCALE_IS_GIVEN", False)
 
 
 class QuantizedLayer(torch.nn.Module):
@@ -153,7 +150,7 @@ class QuantizedLayer(torch.nn.Module):
         for name, quantizer in zip(self.weight_names, slots, strict=True):
             weight = getattr(self, name, None)  # None while all of them are replaced
             own: Any = None if weight is None else getattr(local(weight), "_quantizer", None)
-            if _is_delayed(own) and _is_delayed(quantizer):
+            if is_delayed(own) and is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:

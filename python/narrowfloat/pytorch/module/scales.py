@@ -29,17 +29,18 @@ def with_scales(slots: Sequence[Slots], scales: Sequence[Scales]) -> list[Slots]
     ]
 
 
-def _is_delayed(quantizer: Quantizer | None) -> bool:
+def is_delayed(quantizer: Quantizer | None) -> bool:
+    """Returns whether a quantizer has a scale that delayed scaling gives it."""
     return getattr(quantizer, "SCALE_IS_GIVEN", False)
 
 
 def _scale(quantizer: Quantizer | None) -> torch.Tensor | None:
     own: Any = getattr(quantizer, "parent_quantizer", quantizer)
-    return own.scale.clone() if _is_delayed(own) else None
+    return own.scale.clone() if is_delayed(own) else None
 
 
 def _with_scale(quantizer: Quantizer | None, scale: torch.Tensor | None) -> Quantizer | None:
-    if quantizer is None or scale is None or not _is_delayed(quantizer):
+    if quantizer is None or scale is None or not is_delayed(quantizer):
         return quantizer
     copy = quantizer.copy()
     copy.scale, copy.amax = scale, torch.zeros_like(quantizer.amax)

@@ -11,6 +11,7 @@ from narrowfloat.common.enums import (
     NVTE_QKV_Layout,
     NVTE_Softmax_Type,
 )
+from narrowfloat.jax.quantize.scaling_modes import JAXX_Quantize_Layout, JAXX_Scaling_Mode
 
 __all__ = [
     "DType",
@@ -37,21 +38,6 @@ DType = IntEnum(
     module=__name__,
 )
 DType.__doc__ = "Type of a buffer's elements."
-JAXX_Scaling_Mode = IntEnum(
-    "JAXX_Scaling_Mode",
-    "NO_SCALING DELAYED_TENSOR_SCALING MXFP8_1D_SCALING CURRENT_TENSOR_SCALING "
-    "NVFP4_1D_SCALING NVFP4_2D_SCALING",
-    start=0,
-    module=__name__,
-)
-JAXX_Scaling_Mode.__doc__ = "How a quantized tensor is scaled."
-JAXX_Quantize_Layout = IntEnum(
-    "JAXX_Quantize_Layout",
-    "ROWWISE COLWISE ROWWISE_COLWISE",
-    start=0,
-    module=__name__,
-)
-JAXX_Quantize_Layout.__doc__ = "Which buffers a handler writes."
 JAXX_Collective_Op = IntEnum(
     "JAXX_Collective_Op",
     "NONE ALL_GATHER REDUCE_SCATTER",

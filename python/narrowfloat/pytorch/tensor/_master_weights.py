@@ -53,7 +53,7 @@ def make_piece(
     return Piece(weight, master.detach().reshape(-1).to(weight.dtype), start, shard)
 
 
-def largest(values: torch.Tensor) -> torch.Tensor:
+def magnitudes(values: torch.Tensor) -> torch.Tensor:
     """Returns magnitudes with NaN replaced by 0, as amaxes count it."""
     return values.abs().nan_to_num(nan=0.0, posinf=torch.inf)
 
@@ -149,7 +149,7 @@ def amaxes_of_part(
     it.
     """
     whole = values.new_zeros(shape[0] * shape[1])
-    whole[start : start + values.numel()] = largest(values)
+    whole[start : start + values.numel()] = magnitudes(values)
     return block_amaxes(whole.view(shape), rows, cols)
 
 

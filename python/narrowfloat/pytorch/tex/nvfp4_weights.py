@@ -13,7 +13,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.constants import NVFP4_BLOCK_SCALING_SIZE, DType
-from narrowfloat.pytorch.tensor._master_weights import amaxes_of_part, largest
+from narrowfloat.pytorch.tensor._master_weights import amaxes_of_part, magnitudes
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import codes_per_byte, nvfp4_scheme
 from narrowfloat.pytorch.tex.master_weights import cast_saturated, scales_of_part
 
@@ -55,7 +55,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
         values = piece.reshape(-1)
         tiles.copy_(amaxes_of_part(values, start, (h, w), block_len, block_len))
         if values.numel() > 0:
-            whole.copy_(torch.maximum(whole, largest(values).max().to(whole.dtype)))
+            whole.copy_(torch.maximum(whole, magnitudes(values).max().to(whole.dtype)))
 
 
 @torch.no_grad()

@@ -161,8 +161,7 @@ _READERS: dict[CodeType, Callable[[dict[str, Any]], Place]] = {
     _code(checkpoint.CheckpointFunction.backward): lambda names: Place(
         names.get("ctx"), is_again=True, has_graph=True
     ),
-    # PyTorch before 2.15 has no _checkpoint_impl: checkpoint() did the work itself.
-    _code(getattr(checkpoint, "_checkpoint_impl", checkpoint.checkpoint)): lambda names: Place(
+    _code(checkpoint._checkpoint_impl): lambda names: Place(
         _frame_of(names.get("gen")), is_again=False, has_graph=False
     ),
     _code(checkpoint._checkpoint_hook.__init__, "unpack_hook"): lambda names: Place(

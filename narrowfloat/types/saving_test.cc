@@ -94,7 +94,8 @@ TEST(SavingTest, WrongTensorsAreRefusedBeforeAnythingMoves) {
   std::swap(saved[0], saved[1]);
   EXPECT_EQ(
       InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }),
-      head + "rowwise_data of " + name + " must be uint8 of shape 32x64, got uint8 of shape 128x4");
+      "restore_from_saved: rowwise_data of the mxfp8_e4m3 tensor of shape 32x64 must be uint8 of "
+      "shape 32x64, got uint8 of shape 128x4");
   std::swap(saved[0], saved[1]);
   OwnedTensor scale_inv = std::exchange(saved[1], {});
   EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }),

@@ -208,6 +208,10 @@ REFUSED = {
         torchao_mx(True)[0] | {"b._weight_qdata": CODES}, torchao_mx(True)[1], 2,
         "read: 'b._weight_qdata' holds codes and needs a description in __metadata__",
     ),
+    "a name without metadata": (
+        torchao_mx(False)[0], {"tensor_names": '["a.weight"]'}, 2,
+        "metadata 'a.weight' is missing, tensor_names names it",
+    ),
     "six bits": (
         torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], elem_dtype="fp6_e3m2"), 3,
         'elem_dtype must be one of float8_e4m3fn, float8_e5m2, float4_e2m1fn_x2, got "fp6_e3m2"',

@@ -64,7 +64,9 @@ def test_rules_describe_the_shapes(
 def test_rules_of_tiles_are_for_repeated_scales() -> None:
     mode = ScalingMode.NVFP4_2D_SCALING
     with pytest.raises(
-        ValueError, match=r"NVFP4_2D_SCALING needs broadcast_2d_scale_shape_to_1d=True$"
+        ValueError,
+        match=r"^get_shardy_sharding_rules: NVFP4_2D_SCALING needs "
+        r"broadcast_2d_scale_shape_to_1d=True$",
     ):
         mode.get_shardy_sharding_rules((64, 64), "x", broadcast_2d_scale_shape_to_1d=False)
 

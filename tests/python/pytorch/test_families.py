@@ -231,7 +231,9 @@ def test_each_direction_is_quantized_by_itself(kind: str) -> None:
     assert_same_buffers(tensor, before, "unchanged")
     tensor.update_usage(rowwise_usage=False)
     assert buffers(tensor) == {}
-    with pytest.raises(RuntimeError, match=r"lacks _rowwise_data, which rowwise usage needs$"):
+    with pytest.raises(
+        RuntimeError, match=r"^update_usage: \w+ lacks _rowwise_data, which rowwise usage needs$"
+    ):
         tensor.update_usage(rowwise_usage=True)
 
 

@@ -72,7 +72,10 @@ def test_gathered_geometry_is_checked_first() -> None:
         "fsdp_assign_gathered: the gathered scale geometry is (3, 1), a tensor of shape (128, 128) "
         "has (1, 4)"
     )
-    with pytest.raises(RuntimeError, match=r"needs 4 buffers, got 1$"):
+    with pytest.raises(
+        RuntimeError,
+        match=f"^fsdp_assign_gathered: {type(tensor).__name__} needs 4 buffers, got 1$",
+    ):
         tensor.fsdp_assign_gathered(sent[:1], meta)
     assert_same_buffers(tensor, before, "unchanged")
 

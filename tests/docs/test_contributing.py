@@ -2,6 +2,7 @@
 """CONTRIBUTING.md tells the truth: its commands, files, schemes and programs exist."""
 
 import os
+import platform
 import re
 import subprocess
 from pathlib import Path
@@ -55,6 +56,10 @@ def test_test_programs_kernels_and_schemes_exist() -> None:
         assert scheme == "myscheme" or scheme in nf.schemes()
 
 
+@pytest.mark.skipif(
+    platform.machine() != "x86_64",
+    reason="the page names the backends of x86-64 alone; elsewhere `narrowfloat doctor` lists them",
+)
 @pytest.mark.parametrize("backend", ["scalar", *nf.backends()])
 def test_backends_are_those_of_the_page(backend: str) -> None:
     assert f"`{backend}`" in PAGE

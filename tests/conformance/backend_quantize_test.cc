@@ -241,10 +241,10 @@ class BackendFourOverSixTest : public testing::TestWithParam<Slot> {};
 // around, so that the neighbors decide. Kernels that estimate errors must compute these.
 TEST_P(BackendFourOverSixTest, ErrorsThatDifferByTheLastBitOfAnItem) {
   const DType dtype = GetParam().dtype;
-  const std::uint32_t octave = dtype == DType::kFloat32    ? 1u << 23
+  const std::uint32_t binade = dtype == DType::kFloat32    ? 1u << 23
                                : dtype == DType::kBFloat16 ? 1u << 7
                                                            : 1u << 10;
-  const std::uint32_t one = octave * (dtype == DType::kFloat16 ? 15 : 127);
+  const std::uint32_t one = binade * (dtype == DType::kFloat16 ? 15 : 127);
   constexpr std::size_t kSide = 16, kRows = 4 * kSide, kCols = 24 * kSide;
   std::mt19937_64 random(RunSeed());
   const auto draw = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };
@@ -256,17 +256,17 @@ TEST_P(BackendFourOverSixTest, ErrorsThatDifferByTheLastBitOfAnItem) {
       in.SetBits(first + r * kCols + c, bits | draw(2) << (ItemSize(dtype) * 8 - 1));
     };
     for (std::size_t i = 0; i < kSide * kSide; ++i)
-      set(i / kSide, i % kSide, square % 2 == 0 ? one - draw(4 * octave) : 0);
+      set(i / kSide, i % kSide, square % 2 == 0 ? one - draw(4 * binade) : 0);
     if (square % 2 == 0) continue;
-    const std::uint32_t power = one - draw(4) * octave, line = draw(kSide), pairs = 1 + draw(3);
+    const std::uint32_t power = one - draw(4) * binade, line = draw(kSide), pairs = 1 + draw(3);
     const bool is_row = draw(2) == 0, second_is_better = draw(2) == 0;
     const auto set_in_line = [&](std::size_t pos, std::uint32_t bits) {
       is_row ? set(line, pos, bits) : set(pos, line, bits);
     };
-    set_in_line(0, power + octave / 2);
+    set_in_line(0, power + binade / 2);
     for (std::uint32_t i = 0; i < pairs; ++i) {
-      set_in_line(1 + 2 * i, power - octave + (second_is_better ? 0 : 1));
-      set_in_line(2 + 2 * i, power - 3 * octave + octave / 2 + (second_is_better ? 1 : 0));
+      set_in_line(1 + 2 * i, power - binade + (second_is_better ? 0 : 1));
+      set_in_line(2 + 2 * i, power - 3 * binade + binade / 2 + (second_is_better ? 1 : 0));
     }
   }
   for (const auto measure : {FourOverSix::kMeanAbsoluteError, FourOverSix::kMeanSquaredError}) {

@@ -122,7 +122,7 @@ inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
 /// signalling NaN.
 std::vector<std::uint32_t> SpecialPatterns(DType dtype, Range range = Range::kAll);
 
-/// Fills a tensor with what breaks kernels: values over the whole exponent range or some octaves
+/// Fills a tensor with what breaks kernels: values over the whole exponent range or some binades
 /// around 1, runs near each other, all-zero blocks, and here and there -0, subnormals, the largest
 /// values, NaN and infinities.
 void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range = Range::kAll);

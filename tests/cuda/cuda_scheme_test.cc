@@ -200,7 +200,7 @@ TEST_P(CudaSchemeTest, QuantizesWholeTiles) {
   }
 }
 
-/// Values halfway between codes, and next to them: all mantissas of few bits over some octaves.
+/// Values halfway between codes, and next to them: all mantissas of few bits over some binades.
 TEST_P(CudaSchemeTest, QuantizesTies) {
   const int shift = GetParam().dtype == DType::kFloat32    ? 23
                     : GetParam().dtype == DType::kBFloat16 ? 7

@@ -46,7 +46,7 @@ SPECIAL = [0.0, -0.0, 1.0, -448.0, 6.0, 57344.0, 0.25, 225.0, np.inf, -np.inf, n
 def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
     """Matrices of even sides: normal numbers, rows and columns of other sizes, some special ones.
 
-    near: within some octaves of 1, and finite.
+    near: within some binades of 1, and finite.
     """
     rows, cols = draw(st.integers(1, 70)) * 2, draw(st.integers(1, 150)) * 2
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -35,21 +35,21 @@ struct NearestCoder {
 /// Returns the power of two at or below a product, at least 1: steps of the subnormal numbers are
 /// those of the lowest normal binade, which begins at 1. 2 ops.
 template <class DF>
-HWY_INLINE hn::Vec<DF> OctaveOf(DF df, hn::Vec<DF> product) {
+HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> product) {
   const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
   return hn::Max(hn::And(product, infinity), hn::Set(df, 1.0f));
 }
 
 /// Stochastic rounding, step 1 of 2: returns |product| + step * byte / 256; truncating it
-/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `octave`, OctaveOf the product.
+/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `binade`, BinadeOf the product.
 /// `random` is the byte in the low bits of kDitherBase, the float 2^14 + byte * 2^-9, so
 /// subtracting 2^14 leaves byte * 2^-9. 2 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
-HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> octave,
+HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> binade,
                                  hn::Vec<hn::RebindToUnsigned<DF>> random) {
   const auto share = hn::Sub(hn::BitCast(df, random), hn::Set(df, 0x1p14f));  // exact
-  return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
+  return hn::MulAdd(binade, share, product);  // the product with `binade` is exact
 }
 
 /// Returns AddDither's `random` for the even or the odd items of a vector of 16-bit items, from the
@@ -126,7 +126,7 @@ struct StochasticCoder {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
                                        hn::Vec<hn::RebindToUnsigned<DF>> dither) {
-    return AddDither(df, product, OctaveOf(df, product), dither);
+    return AddDither(df, product, BinadeOf(df, product), dither);
   }
 };
 

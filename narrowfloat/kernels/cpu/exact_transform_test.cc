@@ -73,7 +73,7 @@ TYPED_TEST(ExactTransformTest, AnyPatterns) {
 /// Items of three exponents, of which the larger ones cancel in a part of the outputs.
 TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
   using Type = ItemType<TypeParam>;
-  constexpr std::uint32_t kExponents = Type::kInfinity / Type::kOctave;
+  constexpr std::uint32_t kExponents = Type::kInfinity / Type::kBinade;
   for (std::uint32_t first = 0; first < kExponents; ++first) {
     for (int round = 0; round < 40; ++round) {
       const std::uint32_t second = this->Random(first + 1), third = this->Random(second + 1);
@@ -81,8 +81,8 @@ TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
       for (float& item : group) {
         const std::uint32_t kind = this->Random(4);
         const std::uint32_t exponent = kind == 2 ? second : kind == 3 ? third : first;
-        const std::uint32_t mantissa = this->Random(2) == 0 ? 0 : this->Random(Type::kOctave);
-        item = Type::Value(exponent * Type::kOctave + mantissa);
+        const std::uint32_t mantissa = this->Random(2) == 0 ? 0 : this->Random(Type::kBinade);
+        item = Type::Value(exponent * Type::kBinade + mantissa);
         if (this->Random(2) == 0) item = -item;
       }
       this->Check(group, 0);
@@ -94,7 +94,7 @@ TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
 /// Sums half way between two numbers, and sums that differ from these by any power of two.
 TYPED_TEST(ExactTransformTest, TiesAndWhatIsBesideThem) {
   using Type = ItemType<TypeParam>;
-  constexpr int kMantissaBits = std::countr_zero(Type::kOctave);
+  constexpr int kMantissaBits = std::countr_zero(Type::kBinade);
   const auto smallest = static_cast<double>(Type::Value(1));
   const auto largest = static_cast<double>(Type::Value(Type::kInfinity - 1));
   for (double one = smallest; one <= largest; one *= 2) {

@@ -363,17 +363,17 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> patterns = Patterns<T>();
   constexpr std::size_t kCols = 2 * kColumnUnit;
-  // Items of 8 octaves, or of two adjacent numbers, whose sums nearly cancel; subnormal ones too,
+  // Items of 8 binades, or of two adjacent numbers, whose sums nearly cancel; subnormal ones too,
   // and up to infinity.
   const std::size_t positive = patterns.size() / 2;
   constexpr std::size_t kExponents = std::is_same_v<T, Float16> ? 32 : 256;
-  const std::size_t octave = positive / kExponents;
+  const std::size_t binade = positive / kExponents;
   for (const auto& target : this->Targets()) {
-    for (std::size_t first = 0; first + 8 * octave <= positive; first += octave) {
+    for (std::size_t first = 0; first + 8 * binade <= positive; first += binade) {
       Matrix<T> in(kHadamardSize, kCols);
       for (std::size_t c = 0; c < kCols; ++c) {
-        const std::size_t numbers = c % 2 == 0 ? 8 * octave : 2;
-        const std::size_t from = first + random() % (8 * octave - numbers + 1);
+        const std::size_t numbers = c % 2 == 0 ? 8 * binade : 2;
+        const std::size_t from = first + random() % (8 * binade - numbers + 1);
         for (std::size_t k = 0; k < kHadamardSize; ++k)
           in.Set(k, c, patterns[from + random() % numbers + random() % 2 * positive]);
       }
@@ -461,7 +461,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
 template <class T>
 ColumnCodes QuantizeTransform(const KernelTable& table, std::size_t rows, std::size_t cols,
                               const Tile& tile, float amax, Matrix<T>& in) {
-  constexpr std::size_t kScheme = kSchemeIndex<Nvfp4Scheme>;
+  constexpr std::size_t kScheme = IndexIn<Nvfp4Scheme>(AllSchemes{});
   const ScaleGrid grid = MakeScaleGrid(kSchemes[kScheme], Direction::kColumnwise, {rows, cols});
   ColumnCodes out{std::vector<std::byte>(cols * rows / 2), std::vector<std::byte>(grid.Items())};
   QuantizeArgs args{};

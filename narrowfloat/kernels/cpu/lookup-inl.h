@@ -27,7 +27,7 @@ template <FloatFormat F>
 inline constexpr int kBelowMantissa = BFloat16::kMantissaBits - F::kMantissaBits;
 
 /// Distance of F's smallest normal number from the floor at which EncodeByTable begins to count, in
-/// patterns of bfloat16. M + 1 octaves lie between that number and half of F's smallest number,
+/// patterns of bfloat16. M + 1 binades lie between that number and half of F's smallest number,
 /// which rounds to 0. The floor is the first pattern of a step; that half is the last one.
 template <FloatFormat F>
 inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat16::kMantissaBits) -
@@ -41,7 +41,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// First multiple of an octave's distances above the distance of the smallest normal number.
+/// First multiple of a binade's distances above the distance of the smallest normal number.
 template <FloatFormat F>
 inline constexpr std::uint32_t kNormalDistance = ((kStepsBelow<F> >> BFloat16::kMantissaBits) + 1)
                                                  << BFloat16::kMantissaBits;

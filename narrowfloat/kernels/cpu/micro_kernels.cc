@@ -339,16 +339,16 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
 /// Fills the tables for EncodeSteps. Distances count from one step before the first item that does
 /// not round to 0. Under any scale, the smallest normal number then is the last of step kSteps. A
 /// step up to there has at most two codes, because changes of code lie at least a step apart. The
-/// product of a normal item and a normal scale has the same mantissa in every octave of items, so
-/// that 128 excesses serve all octaves.
+/// product of a normal item and a normal scale has the same mantissa in every binade of items, so
+/// that 128 excesses serve all binades.
 template <FloatFormat F, class T>
 void TabulateUniform(cpu::UniformTables& tables) noexcept {
   tables.are_filled = false;
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (kByTable<F, T>) {
-    constexpr std::uint32_t kStep = 1u << kBelowMantissa<F>, kOctave = 1u << T::kMantissaBits;
-    constexpr std::uint32_t kEnd = kNormalDistance<F> + kOctave;
-    static_assert(sizeof tables.excess == kOctave);
+    constexpr std::uint32_t kStep = 1u << kBelowMantissa<F>, kBinade = 1u << T::kMantissaBits;
+    constexpr std::uint32_t kEnd = kNormalDistance<F> + kBinade;
+    static_assert(sizeof tables.excess == kBinade);
     constexpr float kHalfOfSmallest = narrowfloat::Decode<F>(1) * 0.5f;
     const auto rounds_to_zero = [&](std::uint32_t pattern) {
       return MagnitudeValue<T>(pattern) * tables.scale <= kHalfOfSmallest;
@@ -360,7 +360,7 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
     while (rounds_to_zero(zero + 1)) ++zero;
     while (!rounds_to_zero(zero)) --zero;
     // All items that are looked up must be normal numbers.
-    if (zero < kOctave + kStep || zero + kEnd > T::kMaxCode) return;
+    if (zero < kBinade + kStep || zero + kEnd > T::kMaxCode) return;
     const std::uint32_t floor = zero - (kStep - 1);
 
     const D8 d8;

@@ -25,12 +25,12 @@ struct ItemType {
     if constexpr (kBytes == 4) return kFloatInfinity;
     if constexpr (kBytes == 2) return T::kMaxCode + 1u;
   }();
-  // Patterns of an octave and of the number 1.
-  static constexpr std::uint32_t kOctave = [] {
+  // Patterns of a binade and of the number 1.
+  static constexpr std::uint32_t kBinade = [] {
     if constexpr (kBytes == 4) return 1u << 23;
     if constexpr (kBytes == 2) return 1u << T::kMantissaBits;
   }();
-  static constexpr std::uint32_t kOne = kInfinity / 2 / kOctave * kOctave;
+  static constexpr std::uint32_t kOne = kInfinity / 2 / kBinade * kBinade;
 
   static float Value(std::uint32_t pattern) {
     return LoadItem<T>(reinterpret_cast<const std::byte*>(&pattern), 0);  // little-endian

@@ -345,15 +345,15 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   Items columns(kPackUnit * kPackPlaces, P::kBytes);
   std::vector<const std::byte*> rows;
   for (std::size_t r = 0; r < kPackUnit; ++r) rows.push_back(columns.At(r * kPackPlaces));
-  const std::uint32_t octave = P::kOctave, one = P::kOne;
+  const std::uint32_t binade = P::kBinade, one = P::kOne;
   for (const Target& target : Targets()) {
     const FourOverSixKernels& kernels = this->Kernels(target).four_over_six;
     for (const ScaleOptions& options : ErrorOptions()) {
       for (std::size_t turn = 0; turn < 30; ++turn) {
-        // Any patterns, or magnitudes of six octaves, the upper one at 1 or six above the smallest
+        // Any patterns, or magnitudes of six binades, the upper one at 1 or six above the smallest
         // normal number; columns hold the blocks of the row.
-        const std::uint32_t range = turn % 3 == 0 ? P::kInfinity : 6 * octave;
-        const std::uint32_t upper = turn % 5 == 4 ? 6 * octave : one;
+        const std::uint32_t range = turn % 3 == 0 ? P::kInfinity : 6 * binade;
+        const std::uint32_t upper = turn % 5 == 4 ? 6 * binade : one;
         const float tensor_amax = P::Value(upper) * 3;
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;
@@ -362,7 +362,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
           std::uint32_t amax = 0;
           for (std::size_t i = 0; i < kPackUnit; ++i) {
             const auto pattern = static_cast<std::uint32_t>(random());
-            const std::uint32_t lowest = turn % 3 == 0 ? 0 : upper - 5 * octave;
+            const std::uint32_t lowest = turn % 3 == 0 ? 0 : upper - 5 * binade;
             const std::uint32_t item = (lowest + pattern % range) | (pattern >> 31) * P::kSign;
             row.Set(j * kPackUnit + i, item);
             columns.Set(i * kPackPlaces + j, item);
@@ -430,7 +430,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
 TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
   using P = TypeParam;
   constexpr std::size_t kBlocks = kPackPlaces - 1;  // the last one fills no vector
-  constexpr std::uint32_t kOctave = P::kOctave, kOne = P::kOne;
+  constexpr std::uint32_t kBinade = P::kBinade, kOne = P::kOne;
   std::mt19937 random(6);
   // A block's items in kPackUnit rows; the first of these, turned.
   Items squares(kPackRun * kPackUnit, P::kBytes), columns(kPackRun, P::kBytes);
@@ -449,8 +449,8 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         std::vector<std::uint32_t> largest(kPackPlaces);
         for (std::size_t i = 0; i < kPackRun * kPackUnit; ++i) {
           const auto pattern = static_cast<std::uint32_t>(random());
-          std::uint32_t item = kOne - 4 * kOctave + pattern % (4 * kOctave);
-          if (turn % 3 != 0) item &= ~(kOctave / 4 - 1);
+          std::uint32_t item = kOne - 4 * kBinade + pattern % (4 * kBinade);
+          if (turn % 3 != 0) item &= ~(kBinade / 4 - 1);
           if (turn % 3 == 2 && pattern >> 28 != 0) item = 0;
           const std::size_t block = i % kPackRun / kPackUnit;
           largest[block] = std::max(largest[block], item);

@@ -191,7 +191,7 @@ TYPED_TEST(UniformKernelsTest, StateIsKeptOverCalls) {
       Items items(kCount, P::kBytes), codes(kCount, 1);
       for (std::size_t i = 0; i < kCount; ++i)
         items.Set(i,
-                  i == 77 ? special : P::kOne - P::kOctave + static_cast<std::uint32_t>(i % 100));
+                  i == 77 ? special : P::kOne - P::kBinade + static_cast<std::uint32_t>(i % 100));
       kernels.encode({{items.At(0), items.At(0), codes.At(0), false, nullptr}, 1, 0, 0, 0}, kCount,
                      state);
       for (std::size_t i = 0; i < kCount; ++i) {

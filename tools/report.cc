@@ -286,7 +286,8 @@ void CheckPage(const ReportOptions& options) {
         "report: the page must be a file, {} is a folder or no regular file", options.out));
   }
   if (!fs::is_directory(io::FolderOf(page), error)) {
-    throw InvalidArgument(fmt::format("write: {}, its folder does not exist", options.out));
+    throw InvalidArgument(
+        fmt::format("report: the folder of the page must exist, got {}", options.out));
   }
   if (!options.overwrite && fs::exists(status)) {
     throw InvalidArgument(

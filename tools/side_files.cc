@@ -43,11 +43,6 @@ std::string ReasonToLeaveOut(const fs::directory_entry& entry) {
   return "";
 }
 
-[[noreturn]] void ThrowIo(const char* verb, const fs::path& path,
-                          const fs::filesystem_error& error) {
-  throw IoError(fmt::format("{}: {}, {}", verb, path.string(), error.code().message()));
-}
-
 }  // namespace
 
 SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
@@ -88,7 +83,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
       }
     }
   } catch (const fs::filesystem_error& error) {
-    ThrowIo("read", last, error);
+    io::ThrowIo("read", last, error.code().value());
   }
   std::ranges::sort(files.copied);
   std::ranges::sort(files.left_out, {}, &LeftOut::name);
@@ -109,7 +104,7 @@ void CopySideFiles(const SideFiles& files, const fs::path& from, const fs::path&
     }
     for (const auto& [name, text] : files.written) io::WriteSmallFile(to / name, *text);
   } catch (const fs::filesystem_error& error) {
-    ThrowIo("write", error.path1(), error);
+    io::ThrowIo("write", error.path1(), error.code().value());
   }
 }
 

@@ -30,10 +30,6 @@ constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
 constexpr std::string_view kTemporarySuffix = ".partial";
 constexpr mode_t kModeBits = S_IRWXU | S_IRWXG | S_IRWXO;
 
-[[noreturn]] void ThrowIo(const char* verb, const std::string& path, int error) {
-  throw IoError(fmt::format("{}: {}, {}", verb, path, std::strerror(error)));
-}
-
 FileDescriptor OpenForReading(const std::string& path) {
   // Not blocking, so that a pipe in the place of a file is refused rather than waited for.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -87,13 +83,17 @@ FileDescriptor OpenTemporary(const std::filesystem::path& path, mode_t new_mode,
     const int error = errno;
     temporary.clear();
     if (error == ENOENT || error == ENOTDIR) {
-      throw InvalidArgument(fmt::format("write: {}, its folder does not exist", path.string()));
+      throw InvalidArgument(fmt::format("write: {}, its folder must exist", path.string()));
     }
-    ThrowIo("write", path.string(), error);
+    ThrowIo("write", path, error);
   }
 }
 
 }  // namespace
+
+void ThrowIo(const char* verb, const std::filesystem::path& path, int error) {
+  throw IoError(fmt::format("{}: {}, {}", verb, path.string(), std::strerror(error)));
+}
 
 std::filesystem::path FolderOf(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
@@ -193,7 +193,7 @@ void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> b
     const ssize_t count =
         ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) ThrowIo("write", path_.string(), errno);
+    if (count < 0) ThrowIo("write", path_, errno);
     offset += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
@@ -205,7 +205,7 @@ void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> b
 
 void AtomicFile::Commit() {
   FlushToDisk();
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) ThrowIo("write", path_.string(), errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) ThrowIo("write", path_, errno);
   temporary_.clear();
   SyncFolder();
 }
@@ -216,7 +216,7 @@ bool AtomicFile::CommitNew() {
   if (::link(temporary_.c_str(), path_.c_str()) != 0) {
     if (errno == EEXIST) return false;
     const bool has_links = errno != EPERM && errno != ENOTSUP && errno != ENOSYS;
-    if (has_links) ThrowIo("write", path_.string(), errno);
+    if (has_links) ThrowIo("write", path_, errno);
     Commit();
     return true;
   }
@@ -226,7 +226,7 @@ bool AtomicFile::CommitNew() {
 
 void AtomicFile::FlushToDisk() {
   for (Run& run : runs_) Flush(run);
-  if (::fsync(fd_.get()) != 0) ThrowIo("write", path_.string(), errno);
+  if (::fsync(fd_.get()) != 0) ThrowIo("write", path_, errno);
 }
 
 void AtomicFile::SyncFolder() {
@@ -234,7 +234,7 @@ void AtomicFile::SyncFolder() {
   // a folder says EINVAL and keeps its own order.
   const FileDescriptor folder(::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0 && ::fsync(folder.get()) != 0 && errno != EINVAL) {
-    ThrowIo("write", path_.string(), errno);
+    ThrowIo("write", path_, errno);
   }
 }
 

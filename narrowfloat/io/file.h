@@ -55,6 +55,9 @@ class InputFile {
   mode_t mode_ = 0;
 };
 
+/// Throws the IoError of an operation on a file that failed. `error` is an errno.
+[[noreturn]] void ThrowIo(const char* verb, const std::filesystem::path& path, int error);
+
 /// Returns the folder that a path's file is in; "." for a name alone.
 std::filesystem::path FolderOf(const std::filesystem::path& path);
 

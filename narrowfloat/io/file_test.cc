@@ -146,7 +146,7 @@ TEST(AtomicFileTest, ANewFileHasTheModeOfTheOneThatItReplaces) {
 TEST(AtomicFileTest, NeedsAFolder) {
   const TemporaryFolder folder;
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { AtomicFile(folder / "no" / "out"); }),
-            "write: " + (folder / "no" / "out").string() + ", its folder does not exist");
+            "write: " + (folder / "no" / "out").string() + ", its folder must exist");
 }
 
 TEST(AtomicFileTest, TwoWritersOfOneNameDoNotMix) {

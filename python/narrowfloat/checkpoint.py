@@ -119,7 +119,7 @@ def save(
     if owner_text:
         beside.append((folder / _OWNER_CONFIG, owner_text))
     if not folder.parent.is_dir():
-        raise ValueError(f"write: {folder}, its folder does not exist")
+        raise ValueError(f"save: the parent of {folder} must exist")
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     try:

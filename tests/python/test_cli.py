@@ -430,7 +430,7 @@ def test_bad_usage(model: Path, tmp_path: Path):
             ("quantize", model, tmp_path, *scheme),
             f"quantize: OUT must be a file, as IN is; {tmp_path} is ",
         ),
-        (("quantize", model, out / "x", *scheme), "x, its folder does not exist"),
+        (("quantize", model, out / "x", *scheme), "x, its folder must exist"),
         (("dequantize", model, out, "--dtype", "f64"), "--dtype: "),
         (("inspect", tmp_path / "no"), "no, does not exist"),
     ]:

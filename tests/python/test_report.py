@@ -118,7 +118,7 @@ def test_the_place_of_the_page_is_checked_before_the_model_is_read(tmp_path: Pat
     assert pipe == message.format(tmp_path / "pipe")
     page = tmp_path / "no" / "page.html"
     missing = run("report", "no such model", "-o", page, code=2).stderr
-    assert missing == f"narrowfloat: write: {page}, its folder does not exist\n"
+    assert missing == f"narrowfloat: report: the folder of the page must exist, got {page}\n"
 
 
 def test_every_scheme_is_tried_by_default(model: Path, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_threads_save_to_one_folder(tmp_path: Path) -> None:
 
 def test_a_path_that_is_not_utf8_stands_in_the_message(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/no\xff/x.safetensors")
-    with pytest.raises(ValueError, match=r"no\\xff/x.safetensors, its folder does not exist$"):
+    with pytest.raises(ValueError, match=r"no\\xff/x.safetensors, its folder must exist$"):
         nf.save(path, PLAIN)
     bad = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")
     Path(bad).write_bytes(b"xx")
@@ -177,10 +177,16 @@ def test_a_damaged_config_is_named(text: bytes, message: str, tmp_path: Path) ->
     assert files(tmp_path) == {"config.json": text}
 
 
-@pytest.mark.parametrize("options", [{}, {"config": {}}])
-def test_the_parent_must_exist(options: dict, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "write: {}, its folder must exist"),
+        ({"config": {}}, "save: the parent of {} must exist"),
+    ],
+)
+def test_the_parent_must_exist(options: dict, message: str, tmp_path: Path) -> None:
     path = tmp_path / "no" / "x"
-    with pytest.raises(ValueError, match=f"^write: {path}, its folder does not exist$"):
+    with pytest.raises(ValueError, match=f"^{message.format(path)}$"):
         nf.save(path, {"a.weight": nf.quantize(X, "mxfp8_e4m3")}, **options)
 
 

@@ -48,25 +48,19 @@ bool Holds(const ForeignWeight& own, const ForeignWeight& form, bool widens) {
          SameCodes(own.codes, form.codes, own.Packed()) && SameBlocks(own, form) && scales;
 }
 
-float ReadFloat(const std::byte* bytes) {
-  float value = 0;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
 void StoreFloat(float value, std::span<std::byte> out) {
   std::memcpy(out.data(), &value, sizeof value);
 }
 
 /// Returns the amax that gives the scale of the whole tensor, or the nearest one: an amax is
 /// multiplied by a constant and rounded, so that some scales lie between two results.
-float AmaxOfGlobal(const CanonicalWeight& weight, float largest) {
+float AmaxOfGlobal(const CanonicalWeight& weight, float e4m3_max) {
   float global = weight.globals.front();
   if (weight.form.global == GlobalScale::kDivides) global = global == 0 ? 0.0f : 1.0f / global;
-  const float nearest = global * largest;
+  const float nearest = global * (kMaxValue<E2M1> * e4m3_max);
   for (const float amax :
        {nearest, std::nextafter(nearest, 0.0f), std::nextafter(nearest, INFINITY)}) {
-    if (amax * (1.0f / largest) == global) return amax;
+    if (GlobalOfAmax(amax, e4m3_max) == global) return amax;
   }
   return nearest;
 }
@@ -133,12 +127,12 @@ void StoreOwnBuffers(const StoredTensor& tensor, const CanonicalWeight& weight,
         StorePadded(wide.form, wide.scales, tensor.entries[i], out[i]);
         break;
       case Role::kScale:
-        StoreFloat(1.0f / ReadFloat(wide.scales.data()), out[i]);
+        StoreFloat(1.0f / ScaleValue(FileDType::kF32, wide.scales, 0), out[i]);
         break;
       default:  // amax_rowwise
         StoreFloat(spec.scheme->element_bits == 4
-                       ? AmaxOfGlobal(weight, kMaxValue<E2M1> * spec.e4m3_max)
-                       : AmaxOfCodes(weight, ReadFloat(wide.scales.data())),
+                       ? AmaxOfGlobal(weight, spec.e4m3_max)
+                       : AmaxOfCodes(weight, ScaleValue(FileDType::kF32, wide.scales, 0)),
                    out[i]);
     }
   }

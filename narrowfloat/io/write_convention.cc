@@ -149,12 +149,6 @@ std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& ent
   return out;
 }
 
-float ReadFloat(std::span<const std::byte> bytes) {
-  float value = 0;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
-}
-
 /// Returns the scales of the whole tensor in `form`'s meaning.
 std::vector<float> GlobalsOf(const StoredTensor& tensor,
                              const std::vector<std::span<const std::byte>>& input,
@@ -165,7 +159,7 @@ std::vector<float> GlobalsOf(const StoredTensor& tensor,
     std::memcpy(globals.data(), input[2].data(), globals.size() * sizeof(float));
     return globals;
   }
-  const float amax = ReadFloat(input[EntryOfRole(tensor, Role::kAmaxRowwise)]);
+  const float amax = ScaleValue(FileDType::kF32, input[EntryOfRole(tensor, Role::kAmaxRowwise)], 0);
   return {GlobalOfAmax(amax, tensor.quantized->spec.e4m3_max)};
 }
 

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "narrowfloat/io/file.h"
-#include "narrowfloat/io/safetensors_header.h"
 #include "narrowfloat/io/shard_index.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/companions.h"
@@ -62,7 +61,7 @@ std::set<std::string> NamesIn(const fs::path& folder) {
 std::set<std::string> FilesOfIndex(const fs::path& index) {
   std::set<std::string> files;
   try {
-    const std::string text = io::ReadSmallFile(index, io::kMaxHeaderBytes);
+    const std::string text = io::ReadSmallFile(index, io::kMaxIndexBytes);
     for (auto& [tensor, file] : io::ParseIndex(index.string(), text).weight_map) files.insert(file);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): names no files
   }

@@ -3,20 +3,21 @@
 
 #include <array>
 
+#include "narrowfloat/types/owned_tensor.h"
+
 namespace narrowfloat::tools {
 
 QuantizedView ScratchTensor::Bind(const QuantSpec& spec, const Shape& shape) {
-  constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
   const std::vector<BufferPlan> stored = io::StoredBuffers(spec, shape);
   std::array<std::span<std::byte>, kRoleCount> memory;
   std::uint64_t bytes = 0;
-  for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kAlignment);
+  for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kBufferAlignment);
   std::span<std::byte> rest = memory_.Take(bytes);
   buffers_.clear();
   for (const BufferPlan& buffer : stored) {
     memory[static_cast<std::size_t>(buffer.role)] = rest.first(BufferBytes(buffer));
     buffers_.push_back(rest.first(BufferBytes(buffer)));
-    rest = rest.subspan(RoundUp(BufferBytes(buffer), kAlignment));
+    rest = rest.subspan(RoundUp(BufferBytes(buffer), kBufferAlignment));
   }
   return BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
     return memory[static_cast<std::size_t>(buffer.storage)].data();

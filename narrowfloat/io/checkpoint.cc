@@ -14,7 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxIndexBytes = kMaxHeaderBytes;
 constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
 
 std::string IndexSource(const fs::path& path) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "narrowfloat/io/safetensors_header.h"
+
 namespace narrowfloat::io {
 
 /// Contents of `*.safetensors.index.json`: the file that holds each tensor.
@@ -17,6 +19,7 @@ struct ShardIndex {
 
 inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 inline constexpr std::string_view kFileSuffix = ".safetensors";
+inline constexpr std::uint64_t kMaxIndexBytes = kMaxHeaderBytes;
 
 /// Parses an index. The text is hostile until parsed: a file name may not lead out of the folder.
 /// Errors: InvalidArgument "<source>: rule, value".

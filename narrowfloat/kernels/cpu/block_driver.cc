@@ -9,7 +9,7 @@ namespace narrowfloat::cpu {
 namespace {
 
 /// Most rows of a strip: the rows of one block, or one block of each column.
-constexpr std::size_t kMostRows = 128;
+constexpr std::size_t kMostRows = std::ranges::max(kBlockLengths);
 
 /// A strip's rows: their items, and how they are encoded.
 struct StripRows {

@@ -71,7 +71,8 @@ inline constexpr bool kHasProducts = kBits<F> == 4 && kItemSize<T> == 2;
 template <FloatFormat F, class T>
 void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
                   const cpu::DecodeBlocks& blocks) noexcept {
-  NF_DCHECK(count > 0 && count <= kDecodeRun && blocks.shift >= (kBits<F> == 8 ? 5 : 4));
+  NF_DCHECK(count > 0 && count <= kDecodeRun);
+  NF_DCHECK(std::size_t{1} << blocks.shift >= cpu::ShortestDecodedBlock(kBits<F>));
   NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
   const cpu::DecodeBlocks of = blocks;
   const auto scales_at = [of](std::size_t i) NF_INLINE_ATTR {  // no block ends within a vector

@@ -45,9 +45,13 @@ struct DecodeBlocks {
   const float* scales;
   int shift;
 };
+/// Returns the fewest items of a block that DecodeBlocksFn takes, for codes of `bits` bits.
+constexpr std::size_t ShortestDecodedBlock(int bits) {
+  return bits == 8 ? 32 : 16;
+}
 /// Decodes runs of `count` items in blocks; 4-bit codes are packed, two per byte and the first in
-/// the low half. Requires: count <= kDecodeRun, and even for 4-bit codes; blocks of 32 items or
-/// more, or 16 for 4-bit codes; kDecodePadding places behind the scales.
+/// the low half. Requires: count <= kDecodeRun, and even for 4-bit codes; blocks of
+/// ShortestDecodedBlock items or more; kDecodePadding places behind the scales.
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 

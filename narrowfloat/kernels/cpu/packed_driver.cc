@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
 /// Most rows of a strip: those of a square block, or one block of each column.
-constexpr std::size_t kMostRows = 128;
+constexpr std::size_t kMostRows = std::ranges::max(kAmaxLengths);
 /// Most rows of a square block of packed codes. Its rows are staged, and random bytes computed, one
 /// row at a time.
 constexpr std::size_t kMostLines = kPackUnit;

@@ -39,7 +39,7 @@ inline constexpr double kPowerRounder = 0x1.8p52 + 1023;
 
 /// Returns 2^x, finite or infinite. Requires: -1000 <= x <= 1024, or NaN, for which the result is
 /// unspecified.
-NF_HD constexpr double PowerOfTwo(double x) noexcept {
+NF_HD constexpr double Exp2(double x) noexcept {
   const double whole = x + kPowerRounder;
   const double rest = x - (whole - kPowerRounder);
   double sum = kPowerSeries[kPowerTerms - 1];
@@ -52,7 +52,7 @@ NF_HD constexpr double PowerOfTwo(double x) noexcept {
 NF_HD constexpr double GeluPower(double x, double square, double most) noexcept {
   const double power = x * (kGeluLinear + kGeluCubic * square) * kGeluMinusLog2E;
   const double above = power > kGeluLeastPower ? power : kGeluLeastPower;
-  return PowerOfTwo(above < most ? above : most);
+  return Exp2(above < most ? above : most);
 }
 
 /// Returns GELU of `x`, tanh form. Special values: NaN and -infinity give NaN.

@@ -5,12 +5,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
 #include "tests/conformance/float_settings.h"
 
@@ -20,10 +20,6 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kSmallest = 0x1p-149f;
-
-TensorView ViewOf(std::vector<float>& items, Shape shape) {
-  return {reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, std::move(shape), {}, {}};
-}
 
 /// One scale: its history, newest amax first, and its value.
 struct Column {
@@ -39,7 +35,6 @@ struct Column {
   }
 };
 
-using Floats = std::vector<float>;
 constexpr DelayedScaleRule kMax{.fp8_max = 448.0f};
 constexpr DelayedScaleRule kMostRecent{.fp8_max = 448.0f, .algorithm = AmaxAlgorithm::kMostRecent};
 
@@ -177,15 +172,6 @@ TEST(UpdateDelayedScaleTest, TheCallersSettingsDoNotMatter) {
   }
 }
 
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no InvalidArgument";
-}
-
 TEST(UpdateDelayedScaleTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   Floats history{1, 2, 3, 4, 5, 6}, scale{1, 2, 3}, reduced{1, 2, 3};
   const Floats history_before = history, scale_before = scale;
@@ -198,7 +184,7 @@ TEST(UpdateDelayedScaleTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   const std::string verb = "update_delayed_scale: ";
   const auto message = [&](const TensorView& h, const TensorView& s, const DelayedScaleRule& rule,
                            const ConstTensorView* r = nullptr) {
-    return MessageOf([&] { UpdateDelayedScale(h, s, rule, r); });
+    return MessageOf<InvalidArgument>([&] { UpdateDelayedScale(h, s, rule, r); });
   };
   EXPECT_EQ(message(ViewOf(history, {6}), good_scale, kMax),
             verb + "amax_history must have shape (rows, scales) with at least one row, got 6");

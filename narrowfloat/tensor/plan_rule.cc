@@ -50,7 +50,7 @@ Sizes ScaleRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
   return sizes;
 }
 
-Sizes RuleOf(const QuantSpec& spec, Role role, std::size_t rank) {
+Sizes SizesOf(const QuantSpec& spec, Role role, std::size_t rank) {
   switch (role) {
     case Role::kRowwiseData:
       return CodesRule(*spec.scheme, Direction::kRowwise, rank);
@@ -77,7 +77,7 @@ std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank) {
   // The list of buffers does not depend on the sizes; zeros are multiples of everything.
   for (const BufferPlan& planned : PlanQuantize(spec, Shape(rank, 0))) {
     rules.push_back(
-        {planned.role, planned.dtype, RuleOf(spec, planned.role, rank), planned.storage});
+        {planned.role, planned.dtype, SizesOf(spec, planned.role, rank), planned.storage});
   }
   return rules;
 }

@@ -45,7 +45,7 @@ const TensorClass& FindClass(const std::string& source, const std::string& name)
 }
 
 /// Codes of MXTensor, by the name of the elements' type.
-struct ElementType {
+struct MxElement {
   std::string_view name;
   std::vector<FileDType> codes;
 };
@@ -56,14 +56,14 @@ std::vector<FileDType> CodeTypes(const std::string& source, const TensorClass& t
                                  const json& attributes) {
   const json element = ValueAt(attributes, {"elem_dtype"});
   if (element.is_null()) return tensor_class.codes;
-  static const ElementType kTypes[] = {
+  static const MxElement kTypes[] = {
       {"float8_e4m3fn", {FileDType::kF8E4M3}},
       {"float8_e5m2", {FileDType::kF8E5M2}},
       {"float4_e2m1fn_x2", {FileDType::kF4, FileDType::kU8}},
   };
   const json name = element.is_string() ? element : ValueAt(element, {"_data"});
   std::string names;
-  for (const ElementType& type : kTypes) {
+  for (const MxElement& type : kTypes) {
     if (name == type.name) return type.codes;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", type.name);
   }

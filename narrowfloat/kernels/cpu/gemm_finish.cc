@@ -22,7 +22,7 @@ constexpr std::size_t kLanes = hn::MaxLanes(DF());
 using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
 using Doubles = hn::Vec<GemmD>;
 
-/// Computes PowerOfTwo of numerics/gelu.h, lane by lane.
+/// Computes Exp2 of numerics/gelu.h, lane by lane.
 HWY_INLINE Doubles PowersOfTwo(Doubles x) {
   const GemmD dd;
   const hn::RebindToUnsigned<GemmD> du;

@@ -27,21 +27,22 @@ enum class Driver : std::uint8_t {
 
 /// The scheme or part of one whose functions the micro-kernels of a type of scales repeat.
 template <Scheme S, class F = typename S::Element>
-using RuleOf = std::conditional_t<
+using ScaleRuleOf = std::conditional_t<
     S::kLayout.scale_type == ScaleType::kE8M0, MxRule<F>,
     std::conditional_t<
         S::kLayout.scale_type == ScaleType::kE4M3, Nvfp4Rule<S::kBlock>,
         std::conditional_t<WholeTensorScheme<S>, PerTensorFp8Scheme<F>, Fp8BlockRule<F>>>>;
 template <class S>
-concept PreparesByRule = std::is_base_of_v<RuleOf<S>, S> &&(&S::Prepare == &RuleOf<S>::Prepare);
+concept PreparesByRule = std::is_base_of_v<ScaleRuleOf<S>, S> &&
+    (&S::Prepare == &ScaleRuleOf<S>::Prepare);
 /// A scheme whose scales are computed by its rule, and by no function that hides the rule's.
 template <class S>
-concept ComputesByRule = PreparesByRule<S> &&(&S::ScaleBlock == &RuleOf<S>::ScaleBlock);
+concept ComputesByRule = PreparesByRule<S> &&(&S::ScaleBlock == &ScaleRuleOf<S>::ScaleBlock);
 /// A scheme whose stored scales are decoded by its rule. Only E4M3 scales need the tensor's state,
 /// which Prepare computes.
 template <class S>
-concept DecodesByRule = std::is_base_of_v<RuleOf<S>, S> &&
-                        (&S::DecodeScale == &RuleOf<S>::DecodeScale) &&
+concept DecodesByRule = std::is_base_of_v<ScaleRuleOf<S>, S> &&
+                        (&S::DecodeScale == &ScaleRuleOf<S>::DecodeScale) &&
                         (PreparesByRule<S> || S::kLayout.scale_type != ScaleType::kE4M3);
 
 template <Scheme S>
@@ -82,7 +83,8 @@ template <Scheme S>
 constexpr bool HasDecoder(Direction direction) {
   constexpr bool kIsWhole = WholeTensorScheme<S>;
   constexpr std::size_t kBlock = S::kBlock.cols, kLines = S::kLayout.lines_per_scale;
-  constexpr bool kHasBlocks = std::has_single_bit(kBlock) && kBlock >= (kHasBytes<S> ? 32 : 16) &&
+  constexpr bool kHasBlocks = std::has_single_bit(kBlock) &&
+                              kBlock >= ShortestDecodedBlock(kBits<typename S::Element>) &&
                               kBlock <= kDecodeSide && std::has_single_bit(kLines);
   if (!DecodesByRule<S> || !(kHasBytes<S> || (kHasNibbles<S> && !kIsWhole))) return false;
   if (direction == Direction::kRowwise || S::kLayout.columnwise_transposed)

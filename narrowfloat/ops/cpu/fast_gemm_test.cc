@@ -17,38 +17,20 @@
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
 
-using Floats = std::vector<float>;
 using Random = std::mt19937;
 
-TensorView ViewOf(Floats& items, Shape shape) {
-  return {reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, std::move(shape), {}, {}};
+/// Returns a spec with both directions, where the rows are whole bytes of columnwise codes.
+QuantSpec BothOf(const std::string& text, std::int64_t rows) {
+  QuantSpec spec = ParseQuantSpec(text);
+  spec.columnwise = rows % 2 == 0 || spec.scheme->element_bits == 8;
+  return spec;
 }
-
-/// A quantized tensor and its memory.
-struct Quantized {
-  Quantized(const std::string& text, const Shape& shape, Floats items) {
-    QuantSpec spec = ParseQuantSpec(text);
-    spec.columnwise = shape[0] % 2 == 0 || spec.scheme->element_bits == 8;
-    view = BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
-      auto& bytes = memory[static_cast<std::size_t>(buffer.storage)];
-      if (buffer.storage == buffer.role) bytes.resize(BufferBytes(buffer));
-      return bytes.data();
-    });
-    Quantize(ViewOf(items, shape), view);
-  }
-  Quantized(const Quantized&) = delete;
-  Quantized& operator=(const Quantized&) = delete;
-
-  std::vector<std::byte>& Bytes(Role role) { return memory[static_cast<std::size_t>(role)]; }
-
-  QuantizedView view;
-  std::array<std::vector<std::byte>, kRoleCount> memory;
-};
 
 Floats Normal(std::size_t count, Random& random, float deviation = 1.0f) {
   std::normal_distribution<float> normal(0.0f, deviation);
@@ -59,7 +41,9 @@ Floats Normal(std::size_t count, Random& random, float deviation = 1.0f) {
 
 Quantized Make(const std::string& spec, std::int64_t rows, std::int64_t cols, Random& random,
                float deviation = 1.0f) {
-  return {spec, {rows, cols}, Normal(static_cast<std::size_t>(rows * cols), random, deviation)};
+  return {BothOf(spec, rows),
+          {rows, cols},
+          Normal(static_cast<std::size_t>(rows * cols), random, deviation)};
 }
 
 /// Returns the decoded values of an operand in binary64, [line][position].
@@ -339,7 +323,7 @@ TEST(FastGemmTest, PanelsAndTilesMeet) {
   const auto make = [&](const char* spec, std::int64_t rows, std::int64_t cols) {
     Floats items(static_cast<std::size_t>(rows * cols));
     for (float& item : items) item = static_cast<float>(integer(random));
-    return Quantized(spec, {rows, cols}, std::move(items));
+    return Quantized(BothOf(spec, rows), {rows, cols}, std::move(items));
   };
   for (const char* spec : {"fp8_e4m3:scale=0.75", "mxfp8_e4m3", "mxfp8_2d_e4m3",
                            "fp8_block1x128_e4m3", "fp8_block128x128_e4m3"}) {
@@ -541,7 +525,7 @@ TEST(ExpansionTest, BlocksOfZerosSetNoExponent) {
   Random random(27);
   Floats items = Normal(std::size_t{64} * 64, random);
   std::fill(items.begin(), items.begin() + std::ptrdiff_t{40} * 64, 0.0f);
-  const Quantized a("mxfp8_e4m3", {64, 64}, items);
+  const Quantized a(BothOf("mxfp8_e4m3", 64), {64, 64}, items);
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     const auto plan = PlanExpansion(a.view, direction, a.view, direction);
     ASSERT_TRUE(plan);

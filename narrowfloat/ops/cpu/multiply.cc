@@ -45,7 +45,8 @@ struct ProductParts {
       bias_dtype = options.bias->dtype;
       result.bias = LoadBias(*options.bias);
     }
-    rule = RuleOf(*product.a.spec.scheme, *product.b.spec.scheme, product.out.dtype, bias_dtype);
+    rule =
+        GemmRuleOf(*product.a.spec.scheme, *product.b.spec.scheme, product.out.dtype, bias_dtype);
     if (options.function != SumFunction::kNone)
       rule.bias = rule.accumulate = TermRounding::kAfterTerm;
   }

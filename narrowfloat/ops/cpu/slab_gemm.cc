@@ -156,7 +156,8 @@ void StoreEmptySum(const Tile& tile, const GemmResult& result) {
 
 }  // namespace
 
-GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias) {
+GemmRule GemmRuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out,
+                    std::optional<DType> bias) {
   const bool has_blocks = a.block != kWholeTensor;
   if (has_blocks && a.layout.scale_type == ScaleType::kFloat32) {
     const bool a_is_tiles = a.block.rows > 1, b_is_tiles = b.block.rows > 1;

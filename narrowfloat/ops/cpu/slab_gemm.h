@@ -12,7 +12,7 @@ namespace narrowfloat {
 
 /// Returns the rule for a result of type `out`. Source: TransformerEngine's reference GEMMs;
 /// docs/numerics.md, "Products".
-GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias);
+GemmRule GemmRuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias);
 
 /// Result of a product, and the steps after the sums.
 struct GemmResult {

@@ -51,8 +51,4 @@ bool BypassesCaches(const Execution& execution, std::size_t bytes) {
   return execution.stores == Stores::kNontemporal;
 }
 
-const KernelTable& Execution::Kernels() const {
-  return kernels != nullptr ? *kernels : ActiveKernels();
-}
-
 }  // namespace narrowfloat

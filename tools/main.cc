@@ -162,10 +162,10 @@ ExitCode Main(int argc, char** argv) {
     return PrintError(HasFlag(argc, argv, "--json"), "Usage",
                       fmt::format("{} (narrowfloat --help)", error.what()), ExitCode::kBadInput);
   }
-  for (const Command& command : commands) {
-    if (command.app->parsed()) return Execute(command.run, as_json);
-  }
-  return ExitCode::kBadInput;
+  // The parser requires one command.
+  const auto command =
+      std::ranges::find_if(commands, [](const Command& c) { return c.app->parsed(); });
+  return Execute(command->run, as_json);
 }
 
 }  // namespace

@@ -94,14 +94,6 @@ inline constexpr auto kSchemes = std::apply(
     [](const auto&... entry) { return std::array{internal::Describe(entry)...}; }, kEntries);
 static_assert(internal::NamesAndIdsAreUnique(kSchemes));
 
-/// Position of a scheme in AllSchemes.
-template <Scheme S>
-inline constexpr std::size_t kSchemeIndex = [] {
-  constexpr std::size_t kIndex = IndexIn<S>(AllSchemes{});
-  static_assert(kIndex < kSchemeCount, "the scheme has no row in registry.h");
-  return kIndex;
-}();
-
 /// Returns the bytes of `codes` codes stored side by side.
 constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
   return CodeBytes(scheme.element_bits, codes);

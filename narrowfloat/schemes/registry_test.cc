@@ -26,7 +26,7 @@ struct AsGtestTypes<TypeList<Ts...>> {
 struct SchemeName {
   template <class S>
   static std::string GetName(int) {
-    return std::string(kSchemes[kSchemeIndex<S>].name);
+    return std::string(kSchemes[IndexIn<S>(AllSchemes{})].name);
   }
 };
 

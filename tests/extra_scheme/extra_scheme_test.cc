@@ -34,7 +34,7 @@ TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
   FillWithSpecials(in, random);
   for (std::size_t i = 0; i < in.size(); ++i) turned.SetBits(i % 44 * 70 + i / 44, in.Bits(i));
   for (const bool swizzled : {false, true}) {
-    QuantSpec spec{.scheme = &kSchemes[kSchemeIndex<Mxfp4Of64>], .swizzled = swizzled};
+    QuantSpec spec{.scheme = &kSchemes[IndexIn<Mxfp4Of64>(AllSchemes{})], .swizzled = swizzled};
     QuantizedBuffers rows(spec, turned.shape());
     Quantize(turned.ConstView(), rows.view);
     spec.columnwise = true;
@@ -73,7 +73,8 @@ struct Result {
 /// that the reference does.
 TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
   std::mt19937_64 random(RunSeed());
-  for (const std::size_t index : {kSchemeIndex<Mxfp4Of64>, kSchemeIndex<Fp8Block64x64>}) {
+  for (const std::size_t index :
+       {IndexIn<Mxfp4Of64>(AllSchemes{}), IndexIn<Fp8Block64x64>(AllSchemes{})}) {
     const SchemeInfo& scheme = kSchemes[index];
     QuantSpec spec{.scheme = &scheme, .columnwise = true};
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -100,7 +101,8 @@ TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
 /// Holds that the build has vector kernels, and that these schemes use them.
 TEST(ExtraSchemeTest, TheBestBackendTakesBothSchemes) {
   ASSERT_NE(AvailableKernels().front(), &ScalarKernels());
-  for (const std::size_t i : {kSchemeIndex<Mxfp4Of64>, kSchemeIndex<Fp8Block64x64>}) {
+  for (const std::size_t i :
+       {IndexIn<Mxfp4Of64>(AllSchemes{}), IndexIn<Fp8Block64x64>(AllSchemes{})}) {
     EXPECT_NE(cpu::kSchemeDrivers[i].quantize[0], cpu::Driver::kReference) << kSchemes[i].name;
     EXPECT_TRUE(cpu::kSchemeDrivers[i].decodes[0]) << kSchemes[i].name;
   }

@@ -38,7 +38,8 @@ HWY_INLINE std::uint32_t LargestBits(const std::byte* items, std::size_t count) 
   };
   std::size_t i = 0;
   if (all >= kBytesOfParts) {
-    const std::size_t part = all / kParts / (4 * bytes) * (4 * bytes);
+    std::size_t part = all / kParts / (4 * bytes) * (4 * bytes);
+    if (part % 4096 == 0) part -= 4 * bytes;  // a power of two apart, they would share cache sets
     for (std::size_t at = 0; at < part; at += 4 * bytes) {
       for (std::size_t k = 0; k < kParts; ++k) update(items + k * part + at);
     }

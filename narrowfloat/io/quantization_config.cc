@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/companion.h"
@@ -39,9 +41,56 @@ bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& head) 
          });
 }
 
+/// Where the modules of a model may lie within it: with and without its head, as the text model of
+/// a multimodal one, and that in the orders of before and after transformers 4.52.
+constexpr std::string_view kModelPrefixes[] = {"", "model.", "language_model.",
+                                               "model.language_model.", "language_model.model."};
+
+/// Returns a module's name without its prefixes of kModelPrefixes.
+std::string_view InnerName(std::string_view module) {
+  for (const std::string_view prefix : {"model.", "language_model."}) {
+    if (module.starts_with(prefix)) return InnerName(module.substr(prefix.size()));
+  }
+  return module;
+}
+
+/// Returns the names that readers may have for a module. Towers of CLIP and SigLIP have a
+/// component `vision_model` that transformers 5 drops.
+std::vector<std::string> Spellings(std::string_view module) {
+  constexpr std::string_view kTower = "vision_tower.", kOldTower = "vision_tower.vision_model.";
+  const std::string inner(InnerName(module));
+  std::vector<std::string> inners = {inner};
+  if (inner.starts_with(kOldTower)) {
+    inners.push_back(std::string(kTower) + inner.substr(kOldTower.size()));
+  }
+  std::vector<std::string> spellings;
+  for (const std::string& name : inners) {
+    for (const std::string_view prefix : kModelPrefixes) {
+      spellings.push_back(std::string(prefix) + name);
+    }
+  }
+  return spellings;
+}
+
+/// Adds the other spellings of plain modules at the end, but none that a quantized module may have.
+void AddSpellings(std::span<const ModelTensor> tensors, std::vector<std::string>& plain) {
+  std::set<std::string> taken(plain.begin(), plain.end());
+  for (const ModelTensor& tensor : tensors) {
+    if (!tensor.quantized) continue;
+    for (std::string& spelling : Spellings(StemOf(tensor.name))) taken.insert(std::move(spelling));
+  }
+  const std::size_t modules = plain.size();
+  for (std::size_t i = 0; i < modules; ++i) {
+    for (std::string& spelling : Spellings(plain[i])) {
+      if (taken.insert(spelling).second) plain.push_back(std::move(spelling));
+    }
+  }
+}
+
 /// Returns the modules whose matrix stays plain, by the names that owners use. Stacked experts are
 /// parameters of one module, which is named if all of them stay plain; else their own names are.
-Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& model) {
+std::vector<std::string> PlainModules(std::span<const ModelTensor> tensors,
+                                      const nlohmann::json& model) {
   std::set<std::string_view> mixed;  // modules of experts, some of which are quantized
   for (const ModelTensor& tensor : tensors) {
     if (tensor.quantized && config::IsStackedExperts(tensor.name)) {
@@ -56,8 +105,7 @@ Json PlainModules(std::span<const ModelTensor> tensors, const nlohmann::json& mo
     if (!config::IsStackedExperts(tensor.name)) continue;
     plain.insert(mixed.contains(module) ? tensor.name : module);
   }
-  Json modules = Json::array();
-  for (const std::string_view module : plain) modules.push_back(module);
+  std::vector<std::string> modules(plain.begin(), plain.end());
   const std::string head =
       config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));
   if (HasTiedHead(tensors, head)) modules.push_back(head);
@@ -82,7 +130,8 @@ std::string Without(const std::string& text, const QuantizationPlace& place) {
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config) {
   const nlohmann::json model = config.empty() ? nlohmann::json() : ParseConfig(config);
-  const Json ignored = PlainModules(tensors, model);
+  std::vector<std::string> ignored = PlainModules(tensors, model);
+  if (writer.convention().ignored_by_module) AddSpellings(tensors, ignored);
   Json object = Json::object();
   for (const WrittenFormat* format : writer.formats()) {
     object.update(Json::parse(format->quantization_config));

@@ -17,6 +17,13 @@ LAYER = "model.layers.0"
 EMBEDDING, LINEAR = "model.embed_tokens", f"{LAYER}.mlp.up_proj"
 
 
+PREFIXES = ["", "model.", "language_model.", "model.language_model.", "language_model.model."]
+
+
+def spelled(module: str) -> list[str]:
+    return [f"{prefix}{module}" for prefix in PREFIXES]
+
+
 def ignored(tmp_path: Path, tensors: Tensors, config: dict, *options: str) -> list[str]:
     source = write_model(tmp_path / "in", [tensors], config)
     run("quantize", source, tmp_path / "out", *options)
@@ -38,14 +45,50 @@ def ignored(tmp_path: Path, tensors: Tensors, config: dict, *options: str) -> li
 def test_a_tied_head(tmp_path: Path, convention: str, config: dict) -> None:
     tensors = {f"{EMBEDDING}.weight": MATRIX, f"{LINEAR}.weight": MATRIX}
     options = ("--scheme", "mxfp8_e4m3", "--convention", convention)
-    assert ignored(tmp_path, tensors, config, *options) == [EMBEDDING, "lm_head"]
+    found = ignored(tmp_path, tensors, config, *options)
+    assert found[:2] == [EMBEDDING, "lm_head"]
+    others = {*spelled("embed_tokens"), *spelled("lm_head")} if "tensors" in convention else found
+    assert set(found) == {*others} and len(set(found)) == len(found)
 
 
 @pytest.mark.parametrize("head", ["lm_head", "language_model.lm_head"])
 def test_a_head_with_a_tensor_is_listed_once(tmp_path: Path, head: str) -> None:
     tensors = {f"{name}.weight": MATRIX for name in (EMBEDDING, LINEAR, head)}
-    options = ("--scheme", "mxfp8_e4m3", "--convention", "compressed-tensors")
+    options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8")
     assert ignored(tmp_path, tensors, {}, *options) == sorted([head, EMBEDDING])
+
+
+@pytest.mark.parametrize(
+    ("quantized", "plain", "spellings"),
+    [
+        ("language_model.model.layers.0.up_proj", "language_model.lm_head", ["lm_head"]),
+        ("language_model.model.layers.0.up_proj", "vision_tower.fc1", ["model.vision_tower.fc1"]),
+        ("language_model.model.layers.0.up_proj", "vision_tower.vision_model.fc1",
+         ["model.vision_tower.fc1", "model.vision_tower.vision_model.fc1"]),
+        ("model.layers.0.up_proj", "visual.fc1", ["model.visual.fc1"]),
+        ("model.layers.0.up_proj", "model.layers.0.fc1",
+         ["model.language_model.layers.0.fc1", "language_model.model.layers.0.fc1"]),
+        ("model.language_model.layers.0.up_proj", "model.language_model.layers.0.fc1",
+         ["language_model.model.layers.0.fc1", "layers.0.fc1"]),
+    ],
+)  # fmt: skip
+def test_the_names_of_loaded_modules(
+    tmp_path: Path, quantized: str, plain: str, spellings: list[str]
+) -> None:
+    tensors = {f"{name}.weight": MATRIX for name in (quantized, plain)}
+    options = ("--scheme", "fp8_e4m3", "--convention", "compressed-tensors", "--exclude")
+    found = ignored(tmp_path, tensors, {}, *options, f"{plain}.weight")
+    assert found[0] == plain
+    assert {*spellings} <= {*found}
+    inner = quantized.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
+    assert not {*spelled(inner)} & {*found}
+
+
+def test_a_name_that_a_quantized_module_may_have(tmp_path: Path) -> None:
+    tensors = {"visual.fc1.weight": MATRIX, "model.visual.fc1.weight": MATRIX}
+    options = ("--scheme", "fp8_e4m3", "--convention", "compressed-tensors")
+    found = ignored(tmp_path, tensors, {}, *options, "--exclude", "visual.fc1.weight")
+    assert found == ["visual.fc1"]
 
 
 def test_a_head_that_is_quantized_is_not_listed(tmp_path: Path) -> None:

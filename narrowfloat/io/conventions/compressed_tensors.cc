@@ -52,6 +52,7 @@ constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .has_cache_scales = true,
                                                  .written = kWritten,
                                                  .refused_key = "transform_config",
-                                                 .ignored = "ignore"};
+                                                 .ignored = "ignore",
+                                                 .ignored_by_module = true};
 
 }  // namespace narrowfloat::io

@@ -96,8 +96,11 @@ struct ConventionRow {
       {};                             // suffixes of tensors that change what codes mean
   const char* refused_key = nullptr;  // key of quantization_config; its groups change it, too
   std::string_view ignored = "";      // key of quantization_config for modules left unquantized
-  const char* kept_key = nullptr;     // key of quantization_config that conversions keep
-  bool mixes = false;  // a model may have several formats, whose keys are then joined
+  /// Whether readers compare `ignored` with the names of a loaded model's modules, which may differ
+  /// from a file's; others translate it themselves.
+  bool ignored_by_module = false;
+  const char* kept_key = nullptr;  // key of quantization_config that conversions keep
+  bool mixes = false;              // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
   std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that identify it
   /// Returns the weights that the files describe; null if this convention does not. Errors:

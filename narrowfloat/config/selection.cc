@@ -50,6 +50,12 @@ constexpr LeftModule kLeft[] = {
       "wpe",
       "shared",   // T5's
       "*bias"}},  // a table of relative positions, also T5's
+    {kEmbedding,
+     Place::kLast,
+     {"*_emb", "*_table", "codebook", "queries_embedder", "queries_features", "query_feat",
+      "*[!do]_token", "*[!do]_tokens",  // not `..._to_token`, nor Fuyu's `vision_embed_tokens`
+      "reference_points"}},             // a layer in Deformable DETR, but of two outputs
+    {kEmbedding, Place::kAnywhere, {"*_embeds_layers"}},  // a list of them, Bark's
     {"output head",
      Place::kAnywhere,
      {"lm_head", "embed_out", "shared_head", "vocab_projector", "vocab_transform",
@@ -62,6 +68,10 @@ constexpr LeftModule kLeft[] = {
     {"LoRA", Place::kAnywhere, {"lora_*"}},
     {"head of further tokens", Place::kAnywhere, {"eh_proj", "mtp"}},
 };
+
+/// By model_type: models whose embedding has a name that says nothing.
+constexpr Patterns kUnnamedEmbeddingModels = {"ctrl"};
+constexpr Patterns kUnnamedEmbeddings = {"w"};
 
 /// By model_type: models whose linear layers are Conv1D, which stores [inputs, outputs].
 constexpr Patterns kConv1dModels = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
@@ -198,8 +208,8 @@ bool IsExpert(std::string_view name) {
   return HasExperts(modules);
 }
 
-bool IsEmbedding(std::string_view name) {
-  return DecideByDefault(name, {1, 1}, {}).reason == kEmbedding;
+bool IsEmbedding(std::string_view name, const std::string& model_type) {
+  return DecideByDefault(name, {1, 1}, {.type = model_type}).reason == kEmbedding;
 }
 
 Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
@@ -214,6 +224,8 @@ Decision DecideByDefault(std::string_view name, const Shape& shape, const Model&
     for (const LeftModule& left : kLeft) {
       if (Stands(left, modules)) return {false, left.what};
     }
+    if (IsOfType(kUnnamedEmbeddingModels, model) && MatchesAny(kUnnamedEmbeddings, modules.back()))
+      return {false, kEmbedding};
   }
   if (shape.size() > 3 || (shape.size() == 3 && !HasExperts(modules))) {
     return {false, fmt::format("convolution, by its {} dimensions", shape.size())};

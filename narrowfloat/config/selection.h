@@ -68,8 +68,8 @@ bool IsExpert(std::string_view name);
 /// "mlp.experts.down_proj".
 bool IsStackedExperts(std::string_view name);
 
-/// Returns true for the name of an embedding's weight.
-bool IsEmbedding(std::string_view name);
+/// Returns true for the name of an embedding's weight in a model of this `model_type`.
+bool IsEmbedding(std::string_view name, const std::string& model_type = "");
 
 /// Returns the name of a language model's output head: "lm_head", or another module by
 /// `model_type`. A model with tied embeddings has this module, but its files have no tensor of it.

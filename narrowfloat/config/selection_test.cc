@@ -37,6 +37,11 @@ TEST(SelectionTest, TakesLinearWeights) {
            "model.layers.0.self_attn.indexer.weight",    //
            "model.normal_proj.weight",                   // here `norm` is a part of a word
            "model.embedder_proj.weight",                 //
+           "decoder.token_proj.weight",                  //
+           "single_to_token.weight",                     // a projection of ESMFold
+           "model.vision_embed_tokens.weight",           // of Fuyu
+           "x_embedder.weight",                          // and one of diffusers
+           "time_emb.linear_1.weight",                   //
            "roberta_prelayernorm.encoder.layer.0.output.dense.weight",
        }) {
     EXPECT_TRUE(IsLinearWeight(name, kMatrix)) << name;
@@ -52,6 +57,7 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
            "model.embed_tokens.weight",
            "model.llm.embed.weight",
            "decoder.position_embeds_layer.weight",
+           "decoder.reference_points.weight",
            "transformer.wte.weight",
            "transformer.wpe.weight",
            "shared.weight",
@@ -194,6 +200,8 @@ TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {
   }
   EXPECT_TRUE(IsEmbedding("model.embed_tokens.weight"));
   EXPECT_TRUE(IsEmbedding("transformer.wte.weight"));
+  EXPECT_TRUE(IsEmbedding("transformer.w.weight", "ctrl"));
+  EXPECT_FALSE(IsEmbedding("transformer.w.weight"));
   for (const char* name : {"lm_head.weight", "a.dense.weight", "model.embed_tokens.bias"}) {
     EXPECT_FALSE(IsEmbedding(name)) << name;
   }

@@ -28,16 +28,17 @@ nlohmann::json ParseConfig(const std::string& text) {
   return config;
 }
 
-/// Returns whether the model has an embedding, but not the output head `head`: then the two are
-/// tied. config.json need not say so: models have their own defaults.
-bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& head) {
+/// Returns whether a model of this type has an embedding, but not the output head `head`: then the
+/// two are tied. config.json need not say so: models have their own defaults.
+bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& model_type,
+                 const std::string& head) {
   const auto is_head = [&](const ModelTensor& tensor) {
     const std::string_view module = ModuleOf(tensor.name);
     return tensor.rank >= 2 && (module == head || module.ends_with("." + head));
   };
   return std::ranges::none_of(tensors, is_head) &&
-         std::ranges::any_of(tensors, [](const ModelTensor& tensor) {
-           return tensor.rank == 2 && config::IsEmbedding(tensor.name);
+         std::ranges::any_of(tensors, [&](const ModelTensor& tensor) {
+           return tensor.rank == 2 && config::IsEmbedding(tensor.name, model_type);
          });
 }
 
@@ -106,9 +107,9 @@ std::vector<std::string> PlainModules(std::span<const ModelTensor> tensors,
     plain.insert(mixed.contains(module) ? tensor.name : module);
   }
   std::vector<std::string> modules(plain.begin(), plain.end());
-  const std::string head =
-      config::OutputHead(TextAt(model, {"model_type"}).value_or(std::string()));
-  if (HasTiedHead(tensors, head)) modules.push_back(head);
+  const std::string type = TextAt(model, {"model_type"}).value_or(std::string());
+  const std::string head = config::OutputHead(type);
+  if (HasTiedHead(tensors, type, head)) modules.push_back(head);
   return modules;
 }
 

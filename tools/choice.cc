@@ -30,15 +30,15 @@ config::Model ModelOf(const nlohmann::json& config) {
 }  // namespace
 
 Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules,
-               bool takes_transposed)
+               const config::Holder& holder)
     : in_(in), rules_(std::move(rules)) {
   const config::Model model = ModelOf(io::ReadCompanion(in, io::kConfigFile));
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
     config::Decision decision =
         config::Decide(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
-                       tensor.shape(), model, takes_transposed);
-    if (takes_transposed && decision.selected && tensor.shape().size() != 3) {
+                       tensor.shape(), model, holder);
+    if (holder.transposed && decision.selected && tensor.shape().size() != 3) {
       decision = {false, "no stacked experts, which alone this convention holds"};
     }
     decisions_.emplace(tensor.name, std::move(decision));
@@ -61,7 +61,7 @@ void Choice::Warn() const {
   }
   for (const io::TensorLocation& location : in_.tensors()) {
     const config::Decision& decision = Of(*location.tensor);
-    if (!decision.left_by_orientation) continue;
+    if (!decision.left_by_layout) continue;
     PrintToStderr("quantize: left as it is: {} ({})\n", Escaped(location.tensor->name),
                   Escaped(decision.reason));
   }

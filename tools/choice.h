@@ -14,9 +14,10 @@ namespace narrowfloat::tools {
 /// Which tensors of a float checkpoint are quantized, decided once.
 class Choice {
  public:
-  /// `takes_transposed`: the result holds matrices that lie as [inputs, outputs]; then it holds
-  /// stacked experts and nothing else. Errors: InvalidArgument for a damaged config.json; IoError.
-  Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules, bool takes_transposed);
+  /// `holder`: says what the result holds; one of transposed matrices holds stacked experts and
+  /// nothing else. Errors: InvalidArgument for a damaged config.json; IoError.
+  Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules,
+         const config::Holder& holder);
 
   const config::Decision& Of(const io::StoredTensor& tensor) const {
     return decisions_.at(tensor.name);
@@ -26,7 +27,7 @@ class Choice {
   std::string CacheKey() const;
 
   /// Prints on standard error which rules match no tensor, and which tensors are not quantized
-  /// because of their layout.
+  /// because of their layout or name.
   void Warn() const;
 
   /// Returns every tensor, its treatment and the rule that decided.

@@ -42,7 +42,7 @@ class QuantizeRewriter : public TensorRewriter {
   QuantizeRewriter(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
                    Execution execution)
       : foreign_(MakeWriter(options.convention)),
-        choice_(in, options.rules, Transposes()),
+        choice_(in, options.rules, {Transposes(), !foreign_ || Transposes()}),
         spec_(spec),
         execution_(execution) {
     for (const io::TensorLocation& location : in.tensors()) {

@@ -116,7 +116,7 @@ std::uint64_t CountLargest(const SchemeInfo& scheme, std::span<const std::byte> 
 class Reporting {
  public:
   Reporting(const io::Checkpoint& in, const std::vector<QuantSpec>& specs, Execution execution)
-      : in_(in), specs_(specs), execution_(execution), reader_(execution), choice_(in, {}, false) {
+      : in_(in), specs_(specs), execution_(execution), reader_(execution), choice_(in, {}, {}) {
     std::uint64_t total = 0;
     for (const io::TensorLocation& location : in.tensors()) {
       if (choice_.Of(*location.tensor).selected) total += location.tensor->Bytes();

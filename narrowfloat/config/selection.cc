@@ -19,8 +19,10 @@ constexpr std::string_view kRegexPrefix = "re:";
 // Patterns are compared with whole components of a name, in lower case.
 using Patterns = std::initializer_list<const char*>;
 
-/// Name of a linear layer's weight.
-constexpr Patterns kWeights = {"weight", "in_proj_weight", "kernel"};
+/// Names of a linear layer's weight.
+constexpr const char* kWeight = "weight";
+constexpr const char* kFlaxWeight = "kernel";  // Keras' too; stored as [inputs, outputs]
+constexpr Patterns kWeights = {kWeight, "in_proj_weight", kFlaxWeight};
 
 /// Names of the stacked weights of experts, which have no component `weight`.
 constexpr Patterns kExpertWeights = {"gate_up_proj", "gate_proj", "up_proj", "down_proj"};
@@ -213,7 +215,7 @@ bool IsEmbedding(std::string_view name, const std::string& model_type) {
 }
 
 Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
-                         bool takes_transposed) {
+                         const Holder& holder) {
   if (shape.size() < 2) return {false, "vector"};
   std::vector<std::string> modules = Components(name);
   const std::string parameter = modules.back();
@@ -233,7 +235,11 @@ Decision DecideByDefault(std::string_view name, const Shape& shape, const Model&
   const Orientation orientation = modules.empty()
                                       ? Orientation::kOutputsFirst
                                       : OrientationOf(modules, parameter, stacked, shape, model);
-  if (orientation != Orientation::kOutputsFirst && !takes_transposed) {
+  if (parameter == kFlaxWeight) return {false, "stored as [inputs, outputs] by Flax", true};
+  if (!holder.any_parameter && !stacked && (parameter != kWeight || modules.empty())) {
+    return {false, "not named '*.weight', as this convention needs it", true};
+  }
+  if (orientation != Orientation::kOutputsFirst && !holder.transposed) {
     const bool known = orientation == Orientation::kInputsFirst;
     return {false,
             fmt::format("{} as [inputs, outputs] by {}", known ? "stored" : "perhaps stored",
@@ -245,14 +251,14 @@ Decision DecideByDefault(std::string_view name, const Shape& shape, const Model&
 
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
                 std::optional<DType> dtype, const Shape& shape, const Model& model,
-                bool takes_transposed) {
+                const Holder& holder) {
   if (!dtype) return {false, "not F32, F16 or BF16"};
   for (auto rule = rules.rbegin(); rule != rules.rend(); ++rule) {
     if (rule->Matches(name)) {
       return {rule->action() == SelectionRule::Action::kInclude, rule->Text()};
     }
   }
-  return DecideByDefault(name, shape, model, takes_transposed);
+  return DecideByDefault(name, shape, model, holder);
 }
 
 }  // namespace narrowfloat::config

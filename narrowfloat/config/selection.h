@@ -49,17 +49,23 @@ struct Model {
 struct Decision {
   bool selected;
   std::string reason;
-  bool left_by_orientation = false;  // it would be selected if its orientation were different
+  bool left_by_layout = false;  // it would be selected if it were stored or named otherwise
+};
+
+/// The tensors that the form of a result holds.
+struct Holder {
+  bool transposed = false;    // matrices that are stored as [inputs, outputs], too
+  bool any_parameter = true;  // of layers, also of another name than `*.weight`
 };
 
 /// Decides on a tensor by default. Quantizes the weights of linear layers and stacked experts.
 /// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
 /// the prediction of further tokens, and vectors. Compares only whole components of the dotted
 /// name: `mlp.gate` is a router, `mlp.gate_proj` is not. Some models store matrices as [inputs,
-/// outputs], so that blocks would extend along outputs. Unless `takes_transposed`, leaves alone
+/// outputs], so that blocks would extend along outputs. Unless `holder.transposed`, leaves alone
 /// these and matrices whose orientation the shape does not show.
 Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
-                         bool takes_transposed = false);
+                         const Holder& holder = {});
 
 /// Returns true for the name of a tensor of routed experts, stacked or not.
 bool IsExpert(std::string_view name);
@@ -79,6 +85,6 @@ std::string OutputHead(std::string_view model_type);
 /// not. Else the last rule that matches decides, and DecideByDefault if no rule matches.
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
                 std::optional<DType> dtype, const Shape& shape, const Model& model,
-                bool takes_transposed = false);
+                const Holder& holder = {});
 
 }  // namespace narrowfloat::config

@@ -141,7 +141,7 @@ TEST(SelectionTest, TakesLinearLayersAndExpertsOfRealArchitectures) {
     EXPECT_EQ(decision.selected, (experts || linear) && !transposed)
         << tensor.model_type << " " << tensor.name << " of " << tensor.owner << ": "
         << decision.reason;
-    EXPECT_EQ(decision.left_by_orientation, transposed) << tensor.name;
+    EXPECT_EQ(decision.left_by_layout, transposed) << tensor.name;
   }
   EXPECT_GE(models.size(), 10u);
 }
@@ -155,9 +155,33 @@ TEST(SelectionTest, ReasonsNameTheRule) {
   EXPECT_EQ(reason("a.q_proj.weight", kMatrix), "linear layer");
   EXPECT_EQ(reason("lm_head.weight", kMatrix), "output head");
   EXPECT_EQ(reason("mlp.experts.down_proj", {2, 64, 32}), "stored as [inputs, outputs] by gpt_oss");
-  EXPECT_TRUE(
-      DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, {.type = "gpt_oss"}, true).selected);
+  EXPECT_TRUE(DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, {.type = "gpt_oss"},
+                              {.transposed = true})
+                  .selected);
   EXPECT_THROW(SelectionRule(Action::kInclude, "re:("), InvalidArgument);
+}
+
+TEST(SelectionTest, LeavesParametersThatTheHolderDoesNotNameAlone) {
+  const Holder holder{.any_parameter = false};
+  for (const char* name : {"attn.in_proj_weight", "weight"}) {
+    EXPECT_TRUE(DecideByDefault(name, kMatrix, {}).selected) << name;
+    const Decision decision = DecideByDefault(name, kMatrix, {}, holder);
+    EXPECT_FALSE(decision.selected) << name;
+    EXPECT_TRUE(decision.left_by_layout) << name;
+    EXPECT_EQ(decision.reason, "not named '*.weight', as this convention needs it");
+  }
+  EXPECT_TRUE(DecideByDefault("attn.q_proj.weight", kMatrix, {}, holder).selected);
+  EXPECT_TRUE(DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, {}, holder).selected);
+}
+
+TEST(SelectionTest, LeavesFlaxsKernelsAlone) {
+  for (const char* name : {"params.Dense_0.kernel", "encoder.dense.kernel"}) {
+    const Decision decision = DecideByDefault(name, kMatrix, {});
+    EXPECT_FALSE(decision.selected) << name;
+    EXPECT_TRUE(decision.left_by_layout) << name;
+    EXPECT_EQ(decision.reason, "stored as [inputs, outputs] by Flax");
+  }
+  EXPECT_FALSE(DecideByDefault("params.conv.kernel", kMatrix, {}).left_by_layout);
 }
 
 TEST(SelectionTest, FindsTheOrientationOfExpertsByTheModel) {
@@ -183,7 +207,7 @@ TEST(SelectionTest, FindsTheOrientationOfExpertsByTheModel) {
   EXPECT_EQ(reason("mlp.experts.fc1.weight", {2, 64, 96}, aria), other + "aria");
   EXPECT_EQ(reason("mlp.experts.fc2.weight", {2, 48, 64}, aria), other + "aria");
   EXPECT_EQ(reason("mlp.shared_experts.up_proj.weight", kMatrix, aria), "linear layer");
-  EXPECT_TRUE(DecideByDefault(up, {2, 64, 64}, qwen, true).selected);
+  EXPECT_TRUE(DecideByDefault(up, {2, 64, 64}, qwen, {.transposed = true}).selected);
 }
 
 TEST(SelectionTest, StackedExpertsAndEmbeddingsAreKnownByName) {

@@ -98,3 +98,27 @@ def test_the_hidden_size_tells_how_experts_lie(
     (item,) = listed["tensors"]
     left = "perhaps stored as [inputs, outputs] by qwen3_vl_moe"
     assert (item["quantized"], item["rule"]) == (rule is not None, rule or left)
+
+
+def test_a_parameter_without_a_name_in_the_convention_is_left_with_a_message(
+    tmp_path: Path,
+) -> None:
+    name = "head.attention.in_proj_weight"
+    source = write_model(tmp_path / "in", [{name: MATRIX, "a.weight": MATRIX}], {})
+    arguments = ("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+    assert name not in run(*arguments, "--dry-run").stderr
+    other = (*arguments, "--convention", "fp8")
+    why = "not named '*.weight', as this convention needs it"
+    assert run(*other, "--dry-run").stderr == f"quantize: left as it is: {name} ({why})\n"
+    refused = run(*other, "--include", name, code=3).stderr
+    assert f"'{name}' must end in '.weight' to be written as fp8 mxfp8" in refused
+    run(*other)
+    assert read_model(tmp_path / "out")[name].tobytes() == MATRIX.tobytes()
+
+
+def test_kernels_of_flax_are_left_with_a_message(tmp_path: Path) -> None:
+    name = "params.Dense_0.kernel"
+    source = write_model(tmp_path / "in", [{name: MATRIX, "a.weight": MATRIX}], {})
+    done = run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+    assert f"left as it is: {name} (stored as [inputs, outputs] by Flax)" in done.stderr
+    assert read_model(tmp_path / "out")[name].tobytes() == MATRIX.tobytes()

@@ -145,7 +145,17 @@ class RequantizeRewriter : public TensorRewriter {
   io::Loss loss_;
 };
 
+/// Refuses this library's own convention, in which a model has one scheme, without misfits.
+void CheckTarget(const std::string& to) {
+  if (to != io::kConventionName) return;
+  throw Unsupported(
+      fmt::format("requantize: OUT must be in another convention than this library's own, got "
+                  "'{}'; convert --to {} takes the result of --to fp8",
+                  to, to));
+}
+
 Result Run(const RequantizeOptions& options) {
+  CheckTarget(options.to);
   const InterruptScope interrupts;
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);

@@ -435,7 +435,7 @@ std::array<float, 256> ValuesOfCodes(FileDType codes) {
 
 std::string FormatText(const ForeignWeight& weight) {
   const bool whole = weight.block.rows == weight.rows && weight.block.cols == weight.cols;
-  const std::string block = whole ? "tensor"
+  const std::string block = whole ? (weight.matrices > 1 ? "matrix" : "tensor")
                             : weight.block.cols == weight.cols
                                 ? "row"
                                 : fmt::format("{}x{}", weight.block.rows, weight.block.cols);

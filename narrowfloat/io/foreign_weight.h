@@ -39,7 +39,8 @@ struct ForeignWeight {
   }
 };
 
-/// Returns the format as text: "e4m3 1x32 F8_E8M0".
+/// Returns the format as text: "e4m3 1x32 F8_E8M0"; the block of one scale is "tensor", in a stack
+/// "matrix".
 std::string FormatText(const ForeignWeight& weight);
 
 /// Returns whether a tensor of that type may hold codes.

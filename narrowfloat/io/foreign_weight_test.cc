@@ -59,7 +59,7 @@ TEST(ForeignWeightTest, OneScaleHasAnyNumberOfDimensions) {
 
 TEST(ForeignWeightTest, StackedMatricesHaveScalesEach) {
   for (const Shape& whole : std::vector<Shape>{{3}, {3, 1}, {3, 1, 1}}) {
-    EXPECT_EQ(FormatFor({3, 200, 320}, whole), "e4m3 tensor F32") << ShapeText(whole);
+    EXPECT_EQ(FormatFor({3, 200, 320}, whole), "e4m3 matrix F32") << ShapeText(whole);
   }
   for (const Shape& rows : std::vector<Shape>{{3, 200}, {3, 200, 1}}) {
     EXPECT_EQ(FormatFor({3, 200, 320}, rows), "e4m3 row F32") << ShapeText(rows);

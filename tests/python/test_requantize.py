@@ -246,3 +246,42 @@ def test_experts_of_gpt_oss_are_quantized_along_their_inputs(tmp_path: Path) -> 
         turned = np.ascontiguousarray(expert.T)
         assert found.T.tobytes() == nf.quantize(turned, "mxfp4").dequantize().tobytes()
     run("requantize", out, tmp_path / "no", "--scale-format", "ue8m0", code=3)
+
+
+EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def gpt_oss(folder: Path) -> Path:
+    tensors = {
+        f"{EXPERTS}_blocks": np.full((2, 128, 4, 16), 0x22, np.uint8),
+        f"{EXPERTS}_scales": np.full((2, 128, 4), 120, np.uint8),
+    }
+    return write_model(folder, [tensors], {"quantization_config": {"quant_method": "mxfp4"}})
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "fp8",
+            f"'{EXPERTS}' must be stored as [outputs, inputs] to be written as fp8 block, got "
+            "shape 2x128x128 of [.., inputs, outputs]",
+        ),
+        (
+            "deepseek-v4",
+            f"'{EXPERTS}' (e4m3 matrix F32) has no form in 'deepseek-v4' with the same codes",
+        ),
+        (
+            "narrowfloat",
+            "OUT must be in another convention than this library's own, got 'narrowfloat'; "
+            "convert --to narrowfloat takes the result of --to fp8",
+        ),
+    ],
+)
+def test_the_experts_of_gpt_oss_become_no_block_fp8(
+    tmp_path: Path, target: str, message: str
+) -> None:
+    options = ("--scale-format", "f32", "--to", target)
+    refused = run("requantize", gpt_oss(tmp_path / "in"), tmp_path / "out", *options, code=3)
+    assert refused.stderr == f"narrowfloat: requantize: {message}\n"
+    assert not (tmp_path / "out").exists()

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/own_form.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
@@ -159,6 +160,7 @@ class ToOwnRewriter : public ConvertRewriter {
 
 std::unique_ptr<ConvertRewriter> RewriterOf(const io::Checkpoint& in, const std::string& from,
                                             const std::string& to) {
+  io::CheckIsWritten("convert", to);
   if (to != io::kConventionName) return std::make_unique<ToOtherRewriter>(in, to);
   if (from != to) return std::make_unique<ToOwnRewriter>(in);
   throw InvalidArgument(fmt::format("convert: IN must be of another convention than '{}', got {}",

@@ -12,6 +12,7 @@
 
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
@@ -107,6 +108,7 @@ class QuantizeRewriter : public TensorRewriter {
 
  private:
   static std::optional<io::ConventionWriter> MakeWriter(const std::string& convention) {
+    io::CheckIsWritten("quantize", convention);
     if (convention == io::kConventionName) return std::nullopt;
     return io::ConventionWriter("quantize", convention);
   }

@@ -211,9 +211,10 @@ io::FileDType FileTypeOf(const std::string& name, nb::handle array) {
     const auto type = static_cast<io::FileDType>(i);
     if (NumPyType(type).equal(dtype)) return type;
   }
-  throw nb::type_error(fmt::format("save: {} must have a dtype that safetensors names, got {}",
-                                   name, nb::str(dtype).c_str())
-                           .c_str());
+  throw nb::type_error(
+      fmt::format("save: {} must have a dtype of whole bytes that safetensors names, got {}", name,
+                  nb::str(dtype).c_str())
+          .c_str());
 }
 
 /// The input of Save: the header's contents, and the bytes of each entry.
@@ -321,6 +322,7 @@ std::set<std::string> SpecsOf(const nb::object& tensors) {
 
 /// Returns a writer that knows every weight, so that all get one format.
 io::ConventionWriter MakeWriter(const std::string& convention, const nb::object& tensors) {
+  io::CheckIsWritten("save", convention);
   io::ConventionWriter writer("save", convention);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
@@ -443,6 +445,11 @@ void RegisterCheckpoint(nb::module_& module) {
                    "QuantizedTensor"),
            "Reads and returns the tensor of that name; a weight of another convention as values of "
            "`dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.");
+  module.def(
+      "check_load_dtype", [](nb::handle dtype) { ParseFloatDType("load", dtype); },
+      nb::arg("dtype"), nb::sig("def check_load_dtype(dtype: object) -> None"),
+      "Checks the type of the values that are read. Errors: TypeError for another than a wide "
+      "float type.");
   module.def("find_unfinished_mark", &io::FindUnfinishedMark, nb::arg("path"),
              "Returns the path of the mark that a folder has while a job fills it, or None.");
   module.def(

@@ -292,7 +292,7 @@ inline constexpr char kSaveDoc[] =
 
 beside:  paths and texts of files to write with it: all are on the disk before the first appears.
 
-Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
+Types:   any dtype of whole bytes that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
          buffers and its spec text, and comes back as one from load(). In another `convention` it is
          the tensors that the convention's owner reads, with the same codes; load(from_=) reads them.
 Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its

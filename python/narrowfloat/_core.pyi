@@ -346,6 +346,11 @@ class Checkpoint:
         Reads and returns the tensor of that name; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
         """
 
+def check_load_dtype(dtype: object) -> None:
+    """
+    Checks the type of the values that are read. Errors: TypeError for another than a wide float type.
+    """
+
 def find_unfinished_mark(path: str | os.PathLike) -> pathlib.Path | None:
     """
     Returns the path of the mark that a folder has while a job fills it, or None.
@@ -376,7 +381,7 @@ def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | Quantize
 
     beside:  paths and texts of files to write with it: all are on the disk before the first appears.
 
-    Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
+    Types:   any dtype of whole bytes that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
              buffers and its spec text, and comes back as one from load(). In another `convention` it is
              the tensors that the convention's owner reads, with the same codes; load(from_=) reads them.
     Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its

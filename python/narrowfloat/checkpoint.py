@@ -61,13 +61,15 @@ def load(
     Types:   arrays of the file's dtype, through ml_dtypes for BF16 and the FP8 types; types
              narrower than a byte as their bytes. What save() or the command line quantized comes
              as QuantizedTensor.
-    Errors:  FileNotFoundError if there is no such path; ValueError if it is no checkpoint or is
-             damaged; OSError if it cannot be read; KeyError for a name it does not have;
-             NotImplementedError for a convention that is not read, or a weight whose blocks no
-             scheme has while dtype is not given.
+    Errors:  FileNotFoundError if there is no such path; TypeError for another dtype; ValueError if
+             it is no checkpoint or is damaged; OSError if it cannot be read; KeyError for a name it
+             does not have; NotImplementedError for a convention that is not read, or a weight whose
+             blocks no scheme has while dtype is not given.
     """
     if not os.path.lexists(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+    if dtype is not None:
+        _core.check_load_dtype(dtype)
     return LazyTensors(_core.Checkpoint(path, from_), dtype)
 
 
@@ -88,7 +90,7 @@ def save(
                 both.
     config:     the model's config.json; by default that of the folder, if it has one.
 
-    Types:   any dtype that safetensors names, ml_dtypes' included.
+    Types:   any dtype of whole bytes that safetensors names, ml_dtypes' included.
     Errors:  TypeError for another dtype or object, masked arrays included; ValueError for a name
              that UTF-8 cannot encode, a tensor without all buffers of its plan, an unknown
              convention, a path whose parent does not exist, or a folder with other safetensors

@@ -80,7 +80,12 @@ def test_types_narrower_than_a_byte_come_as_bytes(tmp_path: Path) -> None:
         (
             lambda path: nf.save(path, {"a": X.astype(">f4")}),
             TypeError,
-            "save: a must have a dtype that safetensors names, got >f4",
+            "save: a must have a dtype of whole bytes that safetensors names, got >f4",
+        ),
+        (
+            lambda path: nf.save(path, {"a": X.astype(ml_dtypes.float4_e2m1fn)}),
+            TypeError,
+            "save: a must have a dtype of whole bytes that safetensors names, got float4_e2m1fn",
         ),
         (
             lambda path: nf.save(path, {"a": [1.0]}),

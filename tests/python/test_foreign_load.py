@@ -131,10 +131,19 @@ def test_rows_with_a_scale_have_values_but_no_scheme(tmp_path: Path) -> None:
     assert np.array_equal(loaded["a.weight"], codes.astype(np.float32) * scale)
 
 
+@pytest.mark.parametrize("from_", [None, "auto"])
+def test_values_are_of_a_wide_float_type(tmp_path: Path, from_: str | None) -> None:
+    nf.save(tmp_path / "f.safetensors", {"a.weight": np.ones((4, 32), np.float32)})
+    message = r"^load: dtype must be float32, float16 or bfloat16, got 'int8'$"
+    with pytest.raises(TypeError, match=message):
+        nf.load(tmp_path / "f.safetensors", from_=from_, dtype="int8")
+
+
 @pytest.mark.parametrize(
     ("tensors", "convention", "error", "message"),
     [
-        ({"a.weight": "mxfp8_e4m3"}, "nobodys", ValueError, "unknown convention 'nobodys'"),
+        ({"a.weight": "mxfp8_e4m3"}, "nobodys", ValueError,
+         "unknown convention 'nobodys'; there are: narrowfloat, fp8, "),
         ({"a.weight": "mxfp8_e4m3"}, "comfyui", NotImplementedError, "can be read but not written"),
         ({"a.weight": "nvfp4"}, "fp8", NotImplementedError, "has no form in 'fp8'"),
         ({"a": "mxfp8_e4m3"}, "fp8", NotImplementedError, "must end in '.weight'"),

@@ -86,7 +86,7 @@ def test_a_folder_keeps_its_own_config(tmp_path: Path) -> None:
         ({NAME: "nvfp4"}, {"config": {}, "convention": "fp8"}, NotImplementedError, "has no form"),
         (
             {NAME: "nvfp4", "o": np.array(["text"])}, {"config": {}}, TypeError,
-            "must have a dtype that safetensors names",
+            "must have a dtype of whole bytes that safetensors names",
         ),
     ],
 )  # fmt: skip

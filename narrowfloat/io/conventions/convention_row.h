@@ -140,9 +140,10 @@ std::vector<std::string> WrittenConventions();
 /// Returns the names of the conventions that are written, without this library's own.
 std::vector<std::string> OtherConventions();
 
-/// Checks the name of a convention that is read; `operation` begins the message. Errors:
-/// InvalidArgument for an unknown name.
+/// Check the name of a convention that is read, or written, where this library's own is taken, too;
+/// `operation` begins the message. Errors: InvalidArgument for an unknown name.
 void CheckIsRead(const std::string& operation, std::string_view name);
+void CheckIsWritten(const std::string& operation, std::string_view name);
 
 /// Refuses the name of a convention. `known` lists those that there are; `operation` begins the
 /// message. Errors: InvalidArgument, always.

@@ -93,6 +93,11 @@ void CheckIsRead(const std::string& operation, std::string_view name) {
   RefuseConvention(operation, name, ReadConventions());
 }
 
+void CheckIsWritten(const std::string& operation, std::string_view name) {
+  if (name == kConventionName || FindConvention(name) != nullptr) return;
+  RefuseConvention(operation, name, WrittenConventions());
+}
+
 void RefuseConvention(const std::string& operation, std::string_view name,
                       const std::vector<std::string>& known) {
   throw InvalidArgument(fmt::format("{}: unknown convention '{}'; there are: {}", operation, name,

@@ -343,3 +343,30 @@ def assert_same_buffers_of_plain(group: GroupedTensor, wanted: GroupedTensor) ->
     assert torch.equal(group.rowwise_data, wanted.rowwise_data)
     for member, other in zip(group.quantized_tensors, wanted.quantized_tensors, strict=True):
         assert torch.equal(member, other)
+
+
+@pytest.mark.parametrize("kind", ["float8_delayed", "float8_current", "mxfp8", "blockwise_2d"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_functions_take_groups(kind: str, backend: str) -> None:
+    torch._dynamo.reset()
+
+    def step(group: GroupedTensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = group * 2
+        group.mul_(0.5)
+        return before, group + 0
+
+    compiled = torch.compile(step, backend=backend)
+    for scale in (8.0, 5.3):  # of delayed scaling, which is not compiled in
+        groups = []
+        for _ in range(2):
+            group = grouped(kind, cols=256)
+            if kind == "float8_delayed":
+                group.quantizer.scale.fill_(scale)
+            group.quantize([sample(64, 256, seed=i) for i in range(3)])
+            groups.append(group)
+        for made, expected in zip(compiled(groups[0]), step(groups[1]), strict=True):
+            assert torch.equal(made, expected)
+        for name in ("rowwise_data", "scale_inv", "columnwise_data", "columnwise_scale_inv"):
+            buffer = groups[1].__dict__[name]
+            if buffer is not None:
+                assert torch.equal(groups[0].__dict__[name], buffer), name

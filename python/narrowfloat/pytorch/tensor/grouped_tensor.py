@@ -15,7 +15,7 @@ from narrowfloat.pytorch._autograd import count_write
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, same_context
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
     _FLAGS,
     GroupedTensorStorage,
@@ -191,6 +191,11 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
             "requires_grad": self.requires_grad,
             "rest": rest,
         }
+
+    @classmethod
+    def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
+        """Returns whether what was compiled for one group holds for another."""
+        return same_context(compiled, current)
 
     @staticmethod
     def __tensor_unflatten__(

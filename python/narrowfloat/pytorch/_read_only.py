@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex, TypeVar
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._exported_tensors import CLASSES, full_name, name_tensor
 from narrowfloat.pytorch._inference import run_in_inference_mode
+from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import Context, Operator
 from narrowfloat.pytorch._values import never_traced
 
@@ -32,9 +34,9 @@ class Effect(NamedTuple):
 
 
 @cache
-def effect_of(operator: Operator) -> Effect:
+def effect_of(func: Operator) -> Effect:
     """Returns the effect of an operator, from its schema."""
-    schema = operator._schema
+    schema = func._schema
     written = tuple(
         (position, argument.name)
         for position, argument in enumerate(schema.arguments)
@@ -68,14 +70,14 @@ def arguments_of(
 _rows: dict[Any, Callable[..., Any]] = {}  # of operators that read `transposed`
 
 
-def reads_transposed(operator: Operator) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes the decorated function run in place of `operator` on read-only values.
+def reads_transposed(func: Operator) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes the decorated function run in place of the operator on read-only values.
 
     It may return NotImplemented: then the operator runs on the values.
     """
 
     def register(row: Callable[..., Any]) -> Callable[..., Any]:
-        _rows[operator] = row
+        _rows[func] = row
         return row
 
     return register
@@ -83,6 +85,28 @@ def reads_transposed(operator: Operator) -> Callable[[Callable[..., Any]], Calla
 
 class ReadOnlyError(RuntimeError):
     """Refuses a write to read-only values, before anything is written."""
+
+
+class _Decoded:
+    """The values of a tensor in a graph, until one of its buffers is written.
+
+    Outside of graphs nothing is kept.
+    """
+
+    def __init__(self) -> None:
+        self._contents: list[torch.Tensor] = []
+        self._values: torch.Tensor | None = None
+
+    def of(self, tensor: QuantizedTensor) -> torch.Tensor:
+        """Returns the values of `tensor`, which is always the same one."""
+        buffers: list[Any] = tensor._live_buffers()
+        # Functional tensors: a write to one, or to an alias, gives it another content.
+        if not all(hasattr(buffer, "from_functional") for buffer in buffers):
+            return tensor._plain()
+        contents = [buffer.from_functional() for buffer in buffers]
+        if self._values is None or any(map(operator.is_not, contents, self._contents)):
+            self._contents, self._values = contents, tensor._plain()
+        return self._values
 
 
 class ReadOnlyValues(torch.Tensor):
@@ -94,6 +118,7 @@ class ReadOnlyValues(torch.Tensor):
     _kept: torch.Tensor | None  # None: decoded when they are read, from `transposed`
     _origin: str
     transposed: Any  # the quantized tensor whose last two dimensions are exchanged here, or None
+    _decoded: _Decoded  # of a transpose
 
     def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
         if type(values) is torch.Tensor:
@@ -114,29 +139,49 @@ class ReadOnlyValues(torch.Tensor):
         return instance
 
     @classmethod
-    def of_transpose(
-        cls, tensor: QuantizedTensor, origin: str, values: torch.Tensor | None = None
-    ) -> ReadOnlyValues:
+    def of_transpose(cls, tensor: QuantizedTensor, origin: str) -> ReadOnlyValues:
         """Returns `tensor`, which is quantized, with its last two dimensions exchanged.
 
-        A product reads the codes of `tensor`; other operators decode it, each time. values: what
-        they read in place of that, as a graph needs it, whose outputs are values.
+        A product reads the codes of `tensor`; other operators decode it, each time. A graph decodes
+        it once between two writes.
         """
         outer = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta").mT
         instance = torch.Tensor._make_wrapper_subclass(
             cls, outer.shape, strides=outer.stride(), dtype=outer.dtype, device=tensor.device
         )
-        instance._kept = values
+        instance._kept = None
         instance._origin = origin
         instance.transposed = tensor
+        instance._decoded = _Decoded()
         return instance
+
+    def alias(self) -> ReadOnlyValues:
+        """Returns a transpose of the same tensor. Requires: this is a transpose."""
+        made = self.of_transpose(self.transposed, self._origin)
+        made._decoded = self._decoded
+        return made
 
     @property
     def _values(self) -> torch.Tensor:  # type: ignore[override]  # PyTorch's is a method
         if self._kept is not None:
             return self._kept
         with torch.no_grad():
-            return self.transposed._plain().mT
+            return self._decoded.of(self.transposed).mT
+
+    def detach(self) -> torch.Tensor:
+        if not is_asked_for_tangent():
+            return torch.ops.aten.detach.default(self)
+        if self.transposed is None:
+            return self._values.detach()
+        return self.transposed._tangent().mT
+
+    def __coerce_same_metadata_as_tangent__(
+        self,
+        flatten_spec: object,
+        expected_type: type | None = None,
+    ) -> torch.Tensor | None:
+        """Returns a gradient of this class as the plain one that a graph expects."""
+        return self._values if expected_type is torch.Tensor else None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
@@ -181,15 +226,18 @@ class ReadOnlyValues(torch.Tensor):
         return self._values.clone().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], str]:
-        return ["_values"], self._origin
+        # A transpose holds the tensor in graphs too, so that a later write to it shows.
+        return ["_values" if self.transposed is None else "transposed"], self._origin
 
     @staticmethod
     def __tensor_unflatten__(
-        inner: dict[str, torch.Tensor],
+        inner: dict[str, Any],
         origin: str,
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
     ) -> ReadOnlyValues:
+        if "transposed" in inner:
+            return ReadOnlyValues.of_transpose(inner["transposed"], origin)
         return ReadOnlyValues(inner["_values"], origin)
 
 

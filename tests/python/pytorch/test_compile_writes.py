@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes in compiled functions have the bytes of those outside; some end the graph."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from families import E4M3, assert_same_buffers
@@ -47,3 +49,67 @@ def test_a_compiled_write_above_the_scale_raises() -> None:
 
     with torch.no_grad(), pytest.raises(ValueError, match=r"Float8Tensor"):
         step(q)
+
+
+Transposes = dict[str, Callable[[nfp.QuantizedTensor], torch.Tensor]]
+TRANSPOSES: Transposes = {
+    "t": lambda q: q.t(),
+    "permute": lambda q: q.permute(1, 0),
+    "part": lambda q: q[:128].t(),
+    "detach": lambda q: q.detach().t().detach(),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "float8_delayed"])
+@pytest.mark.parametrize("write", ["mul_", "copy_"])
+@pytest.mark.parametrize("transpose", TRANSPOSES)
+def test_a_transpose_shows_later_writes(kind: str, write: str, transpose: str) -> None:
+    x = values()
+    results = []
+    for compiled in (True, False):
+        q = KINDS[kind]()(x).detach()
+
+        def step(q: nfp.QuantizedTensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            t = TRANSPOSES[transpose](q)
+            before = t + 0
+            WRITES[write](q, x)
+            return before, t + 0, x[:, : t.shape[0]] @ t, t
+
+        run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
+        results.append([made + 0 for made in run(q, x)])
+    for made, expected in zip(*results, strict=True):
+        assert torch.equal(made, expected)
+    assert not torch.equal(results[0][0], results[0][1])
+
+
+def test_a_transpose_shows_later_writes_to_a_part() -> None:
+    x = values()
+    q, other = (nfp.MXFP8Quantizer(E4M3)(x).detach() for _ in range(2))
+
+    def step(q: nfp.QuantizedTensor) -> torch.Tensor:
+        t = q.t()
+        q[:128].mul_(0.5)
+        return t + 0
+
+    made = torch.compile(step, backend="inductor", fullgraph=True)(q)
+    assert torch.equal(made, step(other)) and torch.equal(made, q.dequantize().t())
+
+
+def test_a_graph_decodes_a_transpose_once_between_writes() -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    @torch.compile(backend=torch._dynamo.backends.common.aot_autograd(fw_compiler=backend))
+    def step(q: nfp.QuantizedTensor) -> torch.Tensor:
+        t = q.t()
+        made = t + 1, t * 2, t.detach() - 1
+        q.mul_(0.5)
+        return (*made, t + 1, t * 2)
+
+    step(nfp.MXFP8Quantizer(E4M3)(values()).detach())
+    decoded = torch.ops.narrowfloat.dequantize.default
+    # One of them reads the values that mul_() takes.
+    assert len(graphs[0].graph.find_nodes(op="call_function", target=decoded)) == 3

@@ -120,6 +120,31 @@ def test_read_only_values_in_a_graph(backend: str) -> None:
         values.zero_()
 
 
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4", "hybrid_nvfp4_mxfp8"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_graph_gives_the_transpose_of_a_parameter(kind: str, backend: str) -> None:
+    tensor, x = quantized(kind), sample(3, 256, seed=9)
+    weights = [torch.nn.Parameter(tensor.clone().detach()) for _ in range(2)]
+
+    def product(weight: torch.Tensor) -> torch.Tensor:
+        transpose = weight.t()
+        torch._dynamo.graph_break()
+        return x @ transpose
+
+    made = torch.compile(product, backend=backend)(weights[0])
+    expected = product(weights[1])
+    assert torch.equal(made, expected)
+    for result in (made, expected):
+        result.sum().backward()
+    assert torch.equal(weights[0].grad, weights[1].grad)
+
+    transpose = torch.compile(lambda w: w.t(), backend=backend)(weights[0])
+    assert type(transpose) is type(tensor.t()) and torch.equal(transpose + 0, tensor.t() + 0)
+    weights[0].grad = None
+    transpose.backward(weights[1].detach().t())
+    assert torch.equal(weights[0].grad, tensor.dequantize())
+
+
 @every
 def test_in_place_operators_return_the_tensor(kind: str) -> None:
     tensor, x = quantized(kind), sample(seed=12)

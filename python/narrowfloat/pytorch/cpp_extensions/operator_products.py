@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import find_row, implements
 from narrowfloat.pytorch._read_only import ReadOnlyValues, reads_transposed
 from narrowfloat.pytorch._types import Operator, RowResult
@@ -219,10 +218,7 @@ for _operator in _COMPOSITE:
 def _exchanged(func: Operator, tensor: QuantizedTensor) -> RowResult:
     if tensor.HOLDS_VALUES or tensor.dim() < 2:
         return NotImplemented
-    buffers = tensor._live_buffers()
-    values = None if all(map(_native.in_memory, buffers)) else tensor._plain().mT
-    origin = f"{func} gave of a {type(tensor).__name__}"
-    return ReadOnlyValues.of_transpose(tensor, origin, values)
+    return ReadOnlyValues.of_transpose(tensor, f"{func} gave of a {type(tensor).__name__}")
 
 
 @implements(aten.t.default, QuantizedTensor)
@@ -265,7 +261,7 @@ def _keeps_transpose(operator: Operator) -> None:
     def row(values: ReadOnlyValues, size: Sequence[int] | None = None, **kwargs: Any) -> object:
         if values.transposed is None or not (size is None or _is_shape(values, size)):
             return NotImplemented
-        return ReadOnlyValues.of_transpose(values.transposed, values._origin, values._kept)
+        return values.alias()
 
 
 for _operator in (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from families import E4M3, assert_same_buffers
-from writes import KINDS, WRITES, values
+from writes import KINDS, WHOLE, WRITES, values
 
 from narrowfloat import pytorch as nfp
 
@@ -113,3 +113,69 @@ def test_a_graph_decodes_a_transpose_once_between_writes() -> None:
     decoded = torch.ops.narrowfloat.dequantize.default
     # One of them reads the values that mul_() takes.
     assert len(graphs[0].graph.find_nodes(op="call_function", target=decoded)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("direction", ["rowwise", "columnwise"])
+@pytest.mark.parametrize("write", WHOLE)
+def test_a_write_that_brings_back_a_direction_ends_the_graph(
+    kind: str, direction: str, write: str
+) -> None:
+    x = values()
+    written = []
+    for compiled in (True, False):
+        q = KINDS[kind]()(x).detach()
+        q.update_usage(**{f"{direction}_usage": False})
+
+        def step(q: nfp.QuantizedTensor, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            WRITES[write](q, x)
+            return y * 2
+
+        if (kind, direction) == ("nvfp4", "rowwise") and write != "copy_":
+            with pytest.raises(NotImplementedError, match="columnwise NVFP4"):
+                step(q, x)
+            return
+        run = torch.compile(step, backend="aot_eager") if compiled else step
+        assert torch.equal(run(q, x), (x + 1) * 2)
+        written.append(q)
+    assert_same_buffers(*written, "written")
+
+
+def test_a_write_that_drops_a_direction_ends_the_graph() -> None:
+    def step(q: nfp.QuantizedTensor) -> torch.Tensor:
+        q.mul_(0.5)
+        return q + 0
+
+    written = []
+    for compiled in (True, False):
+        q = nfp.MXFP8Quantizer(E4M3)(values()).detach()
+        q._quantizer = nfp.MXFP8Quantizer(E4M3, columnwise=False)
+        (torch.compile(step, backend="aot_eager") if compiled else step)(q)
+        written.append(q)
+    assert not written[0].get_usages()["columnwise"]
+    assert_same_buffers(*written, "written")
+
+
+def test_a_single_graph_names_the_rule() -> None:
+    q = nfp.MXFP8Quantizer(E4M3)(values()).detach()
+    q.update_usage(columnwise_usage=False)
+    message = (
+        r"quantize: a write that changes the directions of a MXFP8Tensor must run outside of a "
+        r"graph, which keeps the buffers of its inputs"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        torch.compile(lambda q: q.mul_(0.5), backend="aot_eager", fullgraph=True)(q)
+
+
+def test_a_graph_may_bring_back_what_it_drops() -> None:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(x: torch.Tensor, quantizer: nfp.Quantizer) -> torch.Tensor:
+        q = quantizer(x)
+        q.update_usage(columnwise_usage=False)
+        q.mul_(0.5)
+        return q + 0
+
+    quantizer = nfp.MXFP8Quantizer(E4M3)
+    expected = quantizer(quantizer(values()).dequantize() * 0.5).dequantize()
+    assert torch.equal(step(values(), quantizer), expected)

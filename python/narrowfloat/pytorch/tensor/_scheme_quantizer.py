@@ -435,9 +435,15 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         """Gives `dst` the buffers that this quantizer fills and drops those it does not.
 
         Returns whether the directions of `dst` were others.
+        Errors: NotImplementedError for an input of a graph, which ends the graph.
         """
         if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
             return False
+        if dst._unflattened not in (None, self._directions()):
+            raise NotImplementedError(
+                f"quantize: a write that changes the directions of a {type(dst).__name__} must run "
+                "outside of a graph, which keeps the buffers of its inputs"
+            )
         specs = self._buffer_specs(tuple(dst.shape))
         device = dst.device
         dst._keep(*self._directions())

@@ -70,6 +70,7 @@ class SchemeStorage(TableStorage):
     """Buffers of a scheme under a family's names."""
 
     _cut: Cut | None = None  # of a part of another tensor
+    _unflattened: tuple[bool, bool] | None = None  # directions of an input of a graph, as it came
 
     # Methods that a family defines.
 
@@ -468,6 +469,8 @@ class SchemeStorage(TableStorage):
         )
         if "is_cut" in context:
             tensor._cut = Cut()
+        if not all(map(_native.in_memory, inner_tensors.values())):
+            tensor._unflattened = tensor._has_rowwise(), tensor._has_columnwise()
         return tensor
 
 

@@ -107,7 +107,7 @@ def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensor
     plain = own._plain_like(dtype, data.device)
     assert plain.rowwise_data is not None
     parts = parts_of(plain, plain.rowwise_data)
-    for member, part in zip(own.split_into_quantized_tensors(), parts, strict=True):
+    for member, part in zip(own._split(), parts, strict=True):
         if part.numel():
             part.copy_(member.dequantize(dtype=dtype))
     return hosted(plain)
@@ -121,7 +121,7 @@ def grouped_swizzle_for_gemm(tensor: GroupedTensorStorage, rowwise: bool, column
     tensor = native(tensor)
     if tensor._with_gemm_swizzled_scales:
         return
-    shapes, members = tensor._member_shapes(), tensor.split_into_quantized_tensors()
+    shapes, members = tensor._member_shapes(), tensor._split()
     filled = [m for m, (rows, cols) in zip(members, shapes, strict=True) if rows * cols]
     for member in filled:
         swizzle_scales_for_gemm_(member, rowwise, columnwise)

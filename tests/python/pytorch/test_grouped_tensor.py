@@ -210,6 +210,58 @@ def test_parameters_and_gradients() -> None:
     assert torch.equal(parameter.grad, grad)
 
 
+WRITES: dict[str, Callable[[GroupedTensor], object]] = {
+    "member": lambda group: group.split_into_quantized_tensors()[0].zero_(),
+    "kept member": lambda group: group.quantized_tensors[1].mul_(0.5),
+    "part of a member": lambda group: group.split_into_quantized_tensors()[2][:128].zero_(),
+    "quantize_() of a member": lambda group: group.split_into_quantized_tensors()[0].quantize_(
+        torch.ones(256, 128)
+    ),
+    "quantize() of the group": lambda group: group.quantize([torch.ones(256, 128)] * 3),
+    "member that quantize() returned": lambda group: group.quantize([torch.ones(256, 128)] * 3)[
+        0
+    ].zero_(),
+}
+
+
+@schemes
+@pytest.mark.parametrize("write", WRITES)
+def test_autograd_counts_a_write_to_a_member(kind: str, write: str) -> None:
+    group = grouped(kind, [256] * 3)
+    group.quantize([sample(256, 128, seed=i) for i in range(3)])
+    parameter = torch.nn.Parameter(group)
+    loss = (parameter * parameter).sum()
+    with torch.no_grad():
+        WRITES[write](parameter)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_autograd_counts_a_write_to_a_plain_member() -> None:
+    parameter = torch.nn.Parameter(
+        GroupedTensor.make_grouped_tensor_from_rowwise_data(
+            num_tensors=2, tensor_shape=(4, 4), rowwise_data=torch.ones(32)
+        )
+    )
+    loss = (parameter * parameter).sum()
+    with torch.no_grad():
+        parameter.quantized_tensors[0].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@schemes
+def test_members_in_inference_mode(kind: str) -> None:
+    group = grouped(kind)
+    with torch.inference_mode():
+        member = group.split_into_quantized_tensors()[0]
+        inner = grouped(kind).split_into_quantized_tensors()
+    before = group._version
+    member.zero_()
+    assert not member.is_inference() and group._version == before + 1
+    assert all(made.is_inference() for made in inner)
+
+
 @pytest.mark.parametrize(("rowwise", "columnwise"), [(True, False), (False, True), (True, True)])
 def test_groups_of_one_scale_keep_what_they_measured(rowwise: bool, columnwise: bool) -> None:
     quantizer = nfp.Float8CurrentScalingQuantizer(E4M3, rowwise=rowwise, columnwise=columnwise)

@@ -114,7 +114,7 @@ def general_grouped_gemm_for_grouped_tensor(
 
 def _members(group: GroupedTensorStorage | torch.Tensor | Sequence[Any]) -> list[Any]:
     if isinstance(group, GroupedTensorStorage):
-        return group.split_into_quantized_tensors()
+        return group._split()
     return list(group)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, SupportsIndex
 
 import torch
@@ -23,6 +24,9 @@ from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
 )
 
 aten = torch.ops.aten
+
+_DETACHED = "_detached"  # the field of a group whose detach() gives a member
+_GROUP_STATE = "_group_scale_and_amax"
 
 
 def wrapper_shape(
@@ -125,7 +129,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
                 f"GroupedTensor: operators need members of one shape, got {self._member_shapes()}"
             )
         dtype = self.fake_dtype if dtype is None else dtype
-        members = self.split_into_quantized_tensors()
+        members = self._split()
         plain = [m._decode(dtype) if hasattr(m, "_decode") else m.to(dtype) for m in members]
         return torch.stack(plain)
 
@@ -143,10 +147,41 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     @torch.no_grad()
     def _requantize(self, tensor: torch.Tensor, noop_flag: torch.Tensor | None = None) -> None:
         if self.quantizer is None:
-            for member, part in zip(self.split_into_quantized_tensors(), tensor, strict=True):
+            for member, part in zip(self._split(), tensor, strict=True):
                 member.copy_(part)
         else:
-            self.quantize(list(tensor), noop_flag=noop_flag)
+            super().quantize(list(tensor), noop_flag=noop_flag)
+
+    def quantize(
+        self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
+    ) -> list[Any]:
+        made = self._with_count(lambda: GroupedTensorStorage.quantize(self, tensors, noop_flag))
+        count_write(self, noop_flag)
+        return made
+
+    def split_into_quantized_tensors(self) -> list[Any]:
+        """Returns the members; autograd counts a write to one as a write to the group."""
+        return self._with_count(self._split)
+
+    def _with_count(self, make: Callable[[], list[Any]]) -> list[Any]:
+        """Returns aliases of the members that `make` gives, which share the group's count of
+        writes.
+
+        PyTorch joins the count of what detach() returns to that of its argument; this is the only
+        way to it.
+        """
+        if self.is_inference():  # writes are not counted
+            return make()
+        outside = torch.is_inference_mode_enabled()  # a view of a normal tensor is one
+        with torch.inference_mode(False) if outside else nullcontext(), torch.no_grad():
+            counted, group = [], self.detach()
+            for member in make():
+                group.__dict__[_DETACHED] = member
+                made = torch.ops.aten.detach.default(group)
+                if _GROUP_STATE in member.__dict__:
+                    made.__dict__[_GROUP_STATE] = member.__dict__[_GROUP_STATE]
+                counted.append(made)
+            return counted
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return GroupedTensorStorage.__repr__(self)
@@ -240,8 +275,9 @@ torch.serialization.add_safe_globals([GroupedTensor, _make_group_in_reduce_ex])
 
 @_dispatch.implements(aten.detach.default, GroupedTensor)
 @_dispatch.implements(aten.alias.default, GroupedTensor)
-def _alias(tensor: GroupedTensor) -> GroupedTensor:
-    return type(tensor).make_like(tensor)
+def _alias(tensor: GroupedTensor) -> torch.Tensor:
+    member = tensor.__dict__.get(_DETACHED)
+    return type(tensor).make_like(tensor) if member is None else member
 
 
 @_dispatch.implements(aten.expand.default, GroupedTensor)

@@ -251,7 +251,7 @@ def _members(group: GroupedTensorStorage | Sequence[TensorLike]) -> list[Any]:
     """Returns the members of a group or of a list."""
     if isinstance(group, Sequence):
         return list(group)
-    return native(group).split_into_quantized_tensors()
+    return native(group)._split()
 
 
 def _member_product(

@@ -164,7 +164,7 @@ def nvfp4_group_quantize_with_amax(
             group.__dict__[name] = amax.view(-1)
             if own.with_amax_reduction:
                 reduce_max(amax, own.amax_reduction_group)
-    parts, members = parts_of(group, tensor), group.split_into_quantized_tensors()
+    parts, members = parts_of(group, tensor), group._split()
     for part, member in zip(parts, members, strict=True):
         if part.numel() > 0:
             own._fill_given(part, member, member._amax_rowwise, member._amax_columnwise)

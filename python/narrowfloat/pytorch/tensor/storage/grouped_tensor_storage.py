@@ -326,6 +326,10 @@ class GroupedTensorStorage:
 
     def split_into_quantized_tensors(self) -> list[Any]:
         """Returns the members over the group's own buffers: plain, bare storages or tensors."""
+        return self._split()
+
+    def _split(self) -> list[Any]:
+        """Returns members whose writes autograd does not count."""
         shapes = self._member_shapes()
         quantizer = self._members_quantizer()
         if quantizer is None:
@@ -374,7 +378,7 @@ class GroupedTensorStorage:
         self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
     ) -> list[Any]:
         """Quantizes a tensor into each member; returns the members."""
-        members = self.split_into_quantized_tensors()
+        members = self._split()
         quantizer: Any = self._members_quantizer()
         for tensor, member in zip(tensors, members, strict=True):
             quantizer.update_storage(tensor, member, noop_flag=noop_flag)

@@ -149,6 +149,23 @@ def test_an_amax_is_shared_by_the_parts(kind: str) -> None:
     assert_same_buffers(tensor, before, "a refused write")
 
 
+@pytest.mark.parametrize("kind", ["float8_current", "nvfp4", "nvfp4_2d", "nvfp4_4over6"])
+def test_parts_take_the_values_that_they_hold(kind: str) -> None:
+    """Of some tensors the largest decoded value exceeds the amax by a rounding."""
+    for seed in range(40):
+        tensor = ALL[kind]()(sample(64, 64, seed=seed)).detach()
+        values = tensor.dequantize()
+        for part in tensor.chunk(2):
+            part.mul_(1.0)
+        assert torch.equal(tensor.dequantize(), values)
+
+
+def test_the_error_of_a_value_that_hardly_exceeds_has_its_digits() -> None:
+    tensor = nfp.NVFP4Quantizer()(torch.ones(64, 64)).detach()
+    with pytest.raises(ValueError, match=r"magnitudes up to 1, got 1\.000001; write the whole"):
+        tensor[:32] = 1 + 8 * torch.finfo(torch.float32).eps
+
+
 def test_an_amax_of_a_column_is_never_changed_by_a_part() -> None:
     whole = nfp.NVFP4Quantizer(row_scaled_nvfp4=True)(sample(64, 64)).detach()
     before = snapshot(whole)

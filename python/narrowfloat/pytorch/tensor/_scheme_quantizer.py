@@ -47,13 +47,16 @@ def _check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> 
 def require_fitting(tensor: str, largest: float, limit: float) -> None:
     """Checks values for a part of a tensor whose scale serves the whole.
 
-    Errors: ValueError if the largest magnitude exceeds `limit`.
+    Errors: ValueError if the largest magnitude exceeds `limit` by more than a margin.
     """
-    if not largest <= limit:
+    # The scale, its reciprocal, and the product of a code with it are rounded once each, by half an
+    # eps: the largest magnitude of the whole may exceed the limit by that much.
+    margin = 1 + 4 * torch.finfo(torch.float32).eps
+    if not largest <= limit * margin:
         raise ValueError(
             f"quantize: a part of this {tensor} shares its scale with the rest, which takes "
-            f"magnitudes up to {limit:g}, got {largest:g}; write the whole tensor to change the "
-            "scale"
+            f"magnitudes up to {limit:.8g}, got {largest:.8g}; write the whole tensor to change "
+            "the scale"
         )
 
 

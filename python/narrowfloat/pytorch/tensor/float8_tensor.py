@@ -101,10 +101,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         scale_inv = fresh._scale_inv
         amax = torch.zeros(1, dtype=torch.float32, device=src.device)
         _native.verbs.amax(src, amax, _native.threads())
-        # The scale, its reciprocal scale_inv, and the reciprocal of that are rounded once each, by
-        # half an eps: the largest magnitude of the whole may exceed the product by that much.
-        margin = 1 + 4 * torch.finfo(torch.float32).eps
-        limit = torch.finfo(TE_DType_To_Torch[self.dtype]).max * float(scale_inv) * margin
+        limit = torch.finfo(TE_DType_To_Torch[self.dtype]).max * float(scale_inv)
         require_fitting("Float8Tensor", float(amax), limit)
         self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
 

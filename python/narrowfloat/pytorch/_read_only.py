@@ -120,6 +120,8 @@ class ReadOnlyValues(torch.Tensor):
     transposed: Any  # the quantized tensor whose last two dimensions are exchanged here, or None
     _decoded: _Decoded  # of a transpose
 
+    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
+
     def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
         if type(values) is torch.Tensor:
             instance = torch.Tensor._make_subclass(cls, values)
@@ -216,6 +218,34 @@ class ReadOnlyValues(torch.Tensor):
     def tolist(self) -> list[Any]:
         return self._values.tolist()
 
+    def _memory(self) -> Any:  # noqa: ANN401  # a tensor, or a quantized one
+        return self.transposed if self._kept is None else self._kept
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Returns the storage of the values; an empty one if a transpose has none."""
+        return self._memory().untyped_storage()
+
+    def share_memory_(self) -> ReadOnlyValues:
+        """Moves the values to shared memory; of a transpose, the buffers behind it."""
+        self._memory().share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Returns whether share_memory_() has nothing to move."""
+        return self._memory().is_shared()
+
+    def apply_(self, callable: Callable[..., Any]) -> NoReturn:
+        self._refuse("apply_")
+
+    def map_(self, tensor: torch.Tensor, callable: Callable[..., Any]) -> NoReturn:
+        self._refuse("map_")
+
+    def map2_(self, x: torch.Tensor, y: torch.Tensor, callable: Callable[..., Any]) -> NoReturn:
+        self._refuse("map2_")
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise ReadOnlyError(f"{method}: {_rule(self)}; write to the tensor, or to blocks of it")
+
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise BufferError(f"dlpack: {_rule(self)}; clone() them to pass them on")
 
@@ -277,7 +307,7 @@ def refuse_writes(func: Operator, written: Iterable[object]) -> None:
     """Raises RuntimeError if read-only values are among what an operator writes."""
     for value in written:
         if type(value) is ReadOnlyValues:
-            raise ReadOnlyError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
+            value._refuse(str(func))
         if isinstance(value, (list, tuple)):
             refuse_writes(func, value)
 

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write
 from narrowfloat.pytorch._exported_tensors import name_tensor
+from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._quantized_storage import (
     QuantizedTensorStorage,
@@ -322,7 +323,7 @@ class QuantizerRequest:
     """Asks the recipe state for a quantizer whose state it keeps; a factory returns it."""
 
 
-class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
+class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
     """A tensor that reports a high-precision dtype and stores narrow codes.
 
     Concrete classes put their storage class first among their bases.
@@ -439,28 +440,6 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """Returns this tensor on the CPU, still quantized."""
         return self.to(device=torch.device("cpu"), memory_format=memory_format)
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        """Returns an empty storage: the bytes are in the inner buffers."""
-        return torch.UntypedStorage(0, device=self.device)
-
-    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
-
-    def __dlpack__(self, **kwargs: Any) -> NoReturn:
-        raise BufferError(
-            "dlpack: a quantized tensor is not an array of values; pass dequantize() or a buffer, "
-            f"got {type(self).__name__}"
-        )
-
-    def share_memory_(self) -> QuantizedTensor:
-        """Moves every buffer to shared memory."""
-        for buffer in self._live_buffers():
-            buffer.share_memory_()
-        return self
-
-    def is_shared(self) -> bool:
-        """Returns whether every buffer is in shared memory."""
-        return all(buffer.is_shared() for buffer in self._live_buffers())
 
     def float(self) -> torch.Tensor:
         return self.dequantize(dtype=torch.float32)

@@ -422,3 +422,19 @@ def test_compiled_functions_take_groups(kind: str, backend: str) -> None:
             buffer = groups[1].__dict__[name]
             if buffer is not None:
                 assert torch.equal(groups[0].__dict__[name], buffer), name
+
+
+@schemes
+def test_memory_of_a_group(kind: str) -> None:
+    """The wrapper has none; these methods ended the process."""
+    group = filled(kind, None)
+    values = group.dequantize()
+    with pytest.raises(BufferError, match=r"^dlpack: a quantized tensor is not an array of values"):
+        torch.from_dlpack(group)
+    with pytest.raises(TypeError, match=r"^apply_: a GroupedTensor has no memory of values"):
+        group.apply_(lambda value: value)
+    assert not group.is_shared()
+    assert group.share_memory_() is group and group.is_shared()
+    assert torch.equal(group.dequantize(), values)
+    group.quantized_tensors[0].zero_()
+    assert not group.dequantize()[0].any() and group.dequantize()[1].any()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in high precision, and tensors of two formats."""
 
+import copy
 import re
 
 import pytest
@@ -319,3 +320,12 @@ def test_hybrid_aliases_have_children_of_their_own() -> None:
     assert_same_buffers(alias, tensor, "the same memory")
     alias.rowwise_sub_storage._rowwise_data = None
     assert tensor.rowwise_sub_storage._rowwise_data is not None
+
+
+def test_a_deep_copy_keeps_attributes() -> None:
+    tensor = ALL["hybrid_mxfp8_identity"]()(sample()).detach()
+    tensor.note = [1]
+    copied = copy.deepcopy(torch.nn.Parameter(tensor))
+    alone = copy.deepcopy(tensor)
+    assert isinstance(copied, torch.nn.Parameter)
+    assert alone.note == [1] and alone.note is not tensor.note

@@ -99,6 +99,27 @@ def test_read_only_values_read_like_any_tensor() -> None:
     assert_same_buffers(again(values).detach(), again(plain).detach(), "quantized again")
 
 
+@every
+@pytest.mark.parametrize("view", [lambda t: t.t(), lambda t: t.expand(2, 128, 256)])
+def test_the_memory_of_read_only_values(
+    kind: str, view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """A transpose has none: these methods read it all the same, and ended the process."""
+    values = view(quantized(kind))
+    before = values.clone()
+    for method, call in {
+        "apply_": lambda: values.apply_(lambda a: a),
+        "map_": lambda: values.map_(values, lambda a, b: a),
+        "map2_": lambda: values.map2_(values, values, lambda a, b, c: a),
+    }.items():
+        with pytest.raises(RuntimeError, match=f"^{method}: the values that .* are read-only"):
+            call()
+    assert not values.is_shared()
+    assert values.share_memory_() is values and values.is_shared()
+    assert torch.equal(values.clone(), before)
+    assert bytes(values.untyped_storage()) is not None
+
+
 @pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4", "identity"])
 def test_gradients_pass_through_read_only_values(kind: str) -> None:
     weight = torch.nn.Parameter(quantized(kind))

@@ -77,6 +77,12 @@ def test_memory_is_handed_on_buffer_by_buffer(kind: str) -> None:
             rf"a buffer, got {type(tensor).__name__}$",
         ):
             take(tensor)
+    with pytest.raises(
+        TypeError,
+        match=rf"^apply_: a {type(tensor).__name__} has no memory of values; apply to "
+        r"dequantize\(\)$",
+    ):
+        tensor.apply_(lambda value: value)
     assert not tensor.is_shared()
     tensor.share_memory_()
     assert tensor.is_shared()

@@ -7,12 +7,13 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import torch
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import count_write
+from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
@@ -45,7 +46,7 @@ def wrapper_shape(
 
 
 class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
-    GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor
+    GroupedTensorStorage, WithoutMemory, _dispatch.WriteTarget, torch.Tensor
 ):
     """Members of one format in flat buffers, as a tensor.
 
@@ -135,6 +136,15 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 
     def _plain(self) -> torch.Tensor:
         return self._decode(self.fake_dtype)
+
+    def share_memory_(self) -> Self:
+        super().share_memory_()
+        if self.quantized_tensors is not None:  # their buffers are views of the old memory
+            self._keep_members()
+        return self
+
+    def _live_buffers(self) -> list[torch.Tensor]:
+        return list(_raw_fields(self).values())
 
     def quantize_(
         self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -549,9 +550,11 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         with torch.no_grad():
             copied = self._rebuild(**self._cloned_buffers())
         copied.requires_grad_(self.requires_grad)
-        if "_is_param" in self.__dict__:
-            copied._is_param = self._is_param
         memo[id(self)] = copied
+        own = copied.__dict__
+        for name, value in self.__dict__.items():
+            if name not in own and name != ShardGroup.FIELD:
+                own[name] = copy.deepcopy(value, memo)
         return copied
 
 

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of torch.Tensor that read the memory of a tensor without an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import torch
+
+
+class WithoutMemory:
+    """A wrapper whose memory is that of its buffers."""
+
+    if TYPE_CHECKING:
+        device: torch.device
+
+        def _live_buffers(self) -> list[torch.Tensor]: ...
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Returns an empty storage: the bytes are in the inner buffers."""
+        return torch.UntypedStorage(0, device=self.device)
+
+    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
+
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
+        raise BufferError(
+            "dlpack: a quantized tensor is not an array of values; pass dequantize() or a buffer, "
+            f"got {type(self).__name__}"
+        )
+
+    def apply_(self, callable: Callable[..., Any]) -> NoReturn:
+        raise TypeError(
+            f"apply_: a {type(self).__name__} has no memory of values; apply to dequantize()"
+        )
+
+    def share_memory_(self) -> Self:
+        """Moves every buffer to shared memory."""
+        for buffer in self._live_buffers():
+            buffer.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Returns whether every buffer is in shared memory."""
+        return all(buffer.is_shared() for buffer in self._live_buffers())

@@ -21,7 +21,7 @@ class WithoutMemory:
         """Returns an empty storage: the bytes are in the inner buffers."""
         return torch.UntypedStorage(0, device=self.device)
 
-    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
+    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's reads the memory of the wrapper
 
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise BufferError(

@@ -120,7 +120,7 @@ class ReadOnlyValues(torch.Tensor):
     transposed: Any  # the quantized tensor whose last two dimensions are exchanged here, or None
     _decoded: _Decoded  # of a transpose
 
-    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
+    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's reads the memory of the wrapper
 
     def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
         if type(values) is torch.Tensor:

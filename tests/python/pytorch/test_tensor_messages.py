@@ -25,6 +25,7 @@ from narrowfloat.pytorch.tensor._hosted import HostedStorage, set_generation
 from narrowfloat.pytorch.tensor._master_weights import check_matrix
 from narrowfloat.pytorch.tensor._operators import _set_data
 from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
+from narrowfloat.pytorch.tensor.storage import _transport
 
 import narrowfloat as nf
 from narrowfloat import pytorch as nfp
@@ -306,3 +307,14 @@ def test_entries_of_the_native_module() -> None:
          "BITMAP_U8"),
     ]:  # fmt: skip
         check(call, error, message)
+
+
+def test_columns_of_three_dimensions_are_not_gathered() -> None:
+    """DTensor and FSDP2 gather by these buffers."""
+    part = nfp.NVFP4Quantizer()(torch.ones(64, 64)).detach().view(2, 32, 64)
+    with pytest.raises(
+        NotImplementedError,
+        match="^gather: _columnwise_data of a tensor of 3 dimensions is that of its matrix, so "
+        r"that shards cannot be joined; gather the matrix, then view it$",
+    ):
+        _transport.extract(part, ["_columnwise_data"])

@@ -85,7 +85,8 @@ class Route(NamedTuple):
         axis, count = self.rows.axis, self.rows.count(length)
         if buffer.dim() != len(self.planned(length)):
             raise NotImplementedError(
-                f"FSDP2 cannot gather {self.name} of a tensor of {1 + len(self.rest)} dimensions"
+                f"gather: {self.name} of a tensor of {1 + len(self.rest)} dimensions is that of "
+                "its matrix, so that shards cannot be joined; gather the matrix, then view it"
             )
         if buffer.shape[axis] != count:
             buffer = buffer.narrow(axis, 0, count)

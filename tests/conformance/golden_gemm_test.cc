@@ -19,8 +19,8 @@ namespace {
 
 GemmRule RuleFor(const RecordedProduct& product) {
   const std::optional<FloatTensor> bias = product.Bias();
-  return RuleOf(product.Describe("x"), product.Describe("w"), product.dtype,
-                bias ? std::optional(bias->dtype()) : std::nullopt);
+  return GemmRuleOf(product.Describe("x"), product.Describe("w"), product.dtype,
+                    bias ? std::optional(bias->dtype()) : std::nullopt);
 }
 
 std::vector<float> BiasItems(const RecordedProduct& product) {

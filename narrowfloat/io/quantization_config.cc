@@ -42,8 +42,9 @@ bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& model_
          });
 }
 
-/// Where the modules of a model may lie within it: with and without its head, as the text model of
-/// a multimodal one, and that in the orders of before and after transformers 4.52.
+/// Prefixes that readers may put before the name of a module: none; `model.` if the model has an
+/// output head; and, for the text model of a multimodal one, `language_model.`, which transformers
+/// puts after `model.` since version 4.52 and put before it until then.
 constexpr std::string_view kModelPrefixes[] = {"", "model.", "language_model.",
                                                "model.language_model.", "language_model.model."};
 

@@ -96,8 +96,8 @@ struct ConventionRow {
       {};                             // suffixes of tensors that change what codes mean
   const char* refused_key = nullptr;  // key of quantization_config; its groups change it, too
   std::string_view ignored = "";      // key of quantization_config for modules left unquantized
-  /// Whether readers compare `ignored` with the names of a loaded model's modules, which may differ
-  /// from a file's; others translate it themselves.
+  /// True if readers compare `ignored` with the module names of the loaded model, which may differ
+  /// from the names of the files. Readers of the other conventions translate the latter.
   bool ignored_by_module = false;
   const char* kept_key = nullptr;  // key of quantization_config that conversions keep
   bool mixes = false;              // a model may have several formats, whose keys are then joined

@@ -173,8 +173,9 @@ inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
 }
 
 /// Prefetches the first lines of each page that begins in the `bytes` bytes from `from` on, because
-/// some processors prefetch adjacent lines only within a page. For runs that follow one another,
-/// pass where a later run lies, and the length of this one. The bytes may lie beyond the tensor.
+/// some processors prefetch adjacent lines only within a page. If `from` lies a constant distance
+/// ahead of a run and `bytes` is the run's length, calls for successive runs reach each page once.
+/// The bytes may lie beyond the tensor.
 inline void PrefetchPageStarts(const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kPage = 4096, kLines = 8;
   std::size_t i = -reinterpret_cast<std::uintptr_t>(from) % kPage;

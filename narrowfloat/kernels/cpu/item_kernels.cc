@@ -19,6 +19,8 @@ namespace {
 /// Parts of a long run that are read side by side, and the length from which a run is cut into
 /// them: a processor prefetches each part's lines, and so more lines than those of one sequence.
 constexpr std::size_t kParts = 8, kBytesOfParts = std::size_t{64} << 10;
+/// Addresses this many bytes apart share a set of a first-level cache, and often of larger ones.
+constexpr std::size_t kSetPeriod = 4096;
 
 /// Returns the largest magnitude pattern of a run: above infinity's if an item is NaN, with
 /// kFinite. 3 ops for each vector: load, clear the sign, maximum; 5 with kAll.
@@ -39,7 +41,7 @@ HWY_INLINE std::uint32_t LargestBits(const std::byte* items, std::size_t count) 
   std::size_t i = 0;
   if (all >= kBytesOfParts) {
     std::size_t part = all / kParts / (4 * bytes) * (4 * bytes);
-    if (part % 4096 == 0) part -= 4 * bytes;  // a power of two apart, they would share cache sets
+    if (part % kSetPeriod == 0) part -= 4 * bytes;
     for (std::size_t at = 0; at < part; at += 4 * bytes) {
       for (std::size_t k = 0; k < kParts; ++k) update(items + k * part + at);
     }

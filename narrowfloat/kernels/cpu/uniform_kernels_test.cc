@@ -175,7 +175,7 @@ TYPED_TEST(UniformTablesTest, GiveTheComputedCodesUnderEveryMantissa) {
       ASSERT_EQ(std::memcmp(computed.data(), looked_up.data(), count), 0) << tables.scale;
     }
   }
-  if (!has_tables) GTEST_SKIP() << "this processor lacks AVX-512 with VBMI, which has the tables";
+  if (!has_tables) GTEST_SKIP() << "the tables need AVX-512 with VBMI, which this processor lacks";
 }
 
 /// Items that are not finite, in one call, change no codes of the next one.

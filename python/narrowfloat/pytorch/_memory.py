@@ -31,7 +31,8 @@ class WithoutMemory:
 
     def apply_(self, callable: Callable[..., Any]) -> NoReturn:
         raise TypeError(
-            f"apply_: a {type(self).__name__} has no memory of values; apply to dequantize()"
+            "apply_: needs a tensor of plain values, as dequantize() gives, got "
+            f"{type(self).__name__}"
         )
 
     def share_memory_(self) -> Self:

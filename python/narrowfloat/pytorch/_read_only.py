@@ -98,7 +98,7 @@ class _Decoded:
         self._values: torch.Tensor | None = None
 
     def of(self, tensor: QuantizedTensor) -> torch.Tensor:
-        """Returns the values of `tensor`, which is always the same one."""
+        """Returns the values of `tensor`. Requires: the same tensor in each call."""
         buffers: list[Any] = tensor._live_buffers()
         # Functional tensors: a write to one, or to an alias, gives it another content.
         if not all(hasattr(buffer, "from_functional") for buffer in buffers):

@@ -79,8 +79,8 @@ def test_memory_is_handed_on_buffer_by_buffer(kind: str) -> None:
             take(tensor)
     with pytest.raises(
         TypeError,
-        match=rf"^apply_: a {type(tensor).__name__} has no memory of values; apply to "
-        r"dequantize\(\)$",
+        match=r"^apply_: needs a tensor of plain values, as dequantize\(\) gives, got "
+        rf"{type(tensor).__name__}$",
     ):
         tensor.apply_(lambda value: value)
     assert not tensor.is_shared()

@@ -177,8 +177,8 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         """Returns aliases of the members that `make` gives, which share the group's count of
         writes.
 
-        PyTorch joins the count of what detach() returns to that of its argument; this is the only
-        way to it.
+        PyTorch lets the result of detach() share the count of its argument, and offers no other
+        function that does.
         """
         if self.is_inference():  # writes are not counted
             return make()

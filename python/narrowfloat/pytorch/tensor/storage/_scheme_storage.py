@@ -359,7 +359,7 @@ class SchemeStorage(TableStorage):
         return None
 
     def _own_buffers(self) -> None:
-        """Makes a cut a tensor with buffers of its own.
+        """Gives a cut buffers of its own, so that it is no longer a part of another tensor.
 
         FSDP2 keeps a short shard as a part of a padded one, and nothing reads the padding.
         """

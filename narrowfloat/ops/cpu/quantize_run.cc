@@ -81,7 +81,14 @@ std::span<const Direction> QuantizeRun::Passes() const {
   const SchemeInfo& scheme = *spec_.scheme;
   const bool joins =
       JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
-  return joins ? std::span<const Direction>(kJoint) : std::span(kEach);
+  return joins && RowsFillLines() ? std::span<const Direction>(kJoint) : std::span(kEach);
+}
+
+bool QuantizeRun::RowsFillLines() const {
+  const SchemeInfo& scheme = *spec_.scheme;
+  if (!scheme.layout.columnwise_transposed || !BypassesCaches()) return true;
+  const auto rows = BuffersOf<std::byte>(out_, Direction::kRowwise);
+  return rows.code_stride % kLineBytes == 0 && !CutsLines(rows);
 }
 
 std::size_t QuantizeRun::RowUnit(Direction direction) const {
@@ -100,10 +107,18 @@ std::size_t QuantizeRun::ColUnit() const {
 
 bool QuantizeRun::HoldsLines(Direction direction) const {
   const SchemeInfo& scheme = *spec_.scheme;
-  const DirectionBuffers<std::byte>& out = args_.columnwise;
   return args_.nontemporal && direction != Direction::kRowwise &&
          scheme.layout.columnwise_transposed && scheme.element_bits == 8 &&
-         CodesHead(out, scheme, 1) != 0 && CodesHead(out, scheme, scheme.block.cols) == 0;
+         CutsLines(args_.columnwise);
+}
+
+bool QuantizeRun::CutsLines(const DirectionBuffers<std::byte>& codes) const {
+  const SchemeInfo& scheme = *spec_.scheme;
+  return CodesHead(codes, scheme, 1) != 0 && CodesHead(codes, scheme, scheme.block.cols) == 0;
+}
+
+bool QuantizeRun::BypassesCaches() const {
+  return narrowfloat::BypassesCaches(execution_, CodeBytes(*spec_.scheme, rows_.shape.Size()));
 }
 
 TileGrid QuantizeRun::Grid(Direction direction) const {
@@ -184,7 +199,7 @@ void QuantizeRun::Prepare(std::optional<float> amax) {
   ZeroPadding(out_, Role::kRowwiseScaleInv, Direction::kRowwise, rows_.shape);
   ZeroPadding(out_, Role::kColumnwiseScaleInv, Direction::kColumnwise, rows_.shape);
   measures_ = scheme.layout.amax == AmaxBuffers::kOne && spec_.scale && !spec_.amax;
-  args_.nontemporal = BypassesCaches(execution_, CodeBytes(scheme, rows_.shape.Size()));
+  args_.nontemporal = BypassesCaches();
 }
 
 void QuantizeRun::QuantizeTile(const Tile& tile) {

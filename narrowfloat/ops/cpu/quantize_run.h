@@ -45,9 +45,16 @@ class QuantizeRun {
   /// Returns the directions that are quantized one after the other: both at once, or each alone.
   std::span<const Direction> Passes() const;
   std::size_t RowUnit(Direction direction) const;
-  /// Returns true if runs of transposed codes begin inside cache lines and no block begins where a
-  /// line does, so that tiles cannot be cut at lines.
+  /// Returns true if the rows of patches with transposed codes fill cache lines of the rowwise
+  /// codes, or are written through the caches.
+  bool RowsFillLines() const;
+  /// Returns true if drivers hold back transposed codes until these fill cache lines.
   bool HoldsLines(Direction direction) const;
+  /// Returns true if runs of codes begin inside cache lines and no block begins where a line does,
+  /// so that tiles cannot be cut at lines.
+  bool CutsLines(const DirectionBuffers<std::byte>& codes) const;
+  /// Returns true if codes are written with non-temporal stores.
+  bool BypassesCaches() const;
   /// Returns the tiles that are best for one pass of quantization alone.
   TileGrid Grid(Direction direction) const;
   void QuantizeTile(const Tile& tile, Direction direction);

@@ -285,11 +285,12 @@ class BlockDriver {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
   }
-  /// Calls encode(run) for a run of `bytes` codes: without staging if these are cached or can be
-  /// streamed, else in the first-level cache, from where whole lines are copied.
+  /// Calls encode(run) for a run of `bytes` codes: without staging if these are cached or aligned
+  /// to `alignment`, else in the first-level cache, from where whole lines are copied.
   template <class Encode>
-  void Write(const MicroRun& run, std::size_t bytes, const Encode& encode) {
-    if (!run.nontemporal || IsNontemporalAligned(run.codes)) return encode(run);
+  void Write(const MicroRun& run, std::size_t alignment, std::size_t bytes, const Encode& encode) {
+    if (!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % alignment == 0)
+      return encode(run);
     encode({run.items, run.next, staged_, false, run.copy});
     micro_.copy_nontemporal(staged_, bytes, run.codes);
   }
@@ -297,8 +298,9 @@ class BlockDriver {
   /// are staged: lines of two runs that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales) {
-    const bool in_place =
-        !rows.runs.first.nontemporal || AreAligned(rows.runs, kNontemporalAlignment);
+    const std::size_t alignment =
+        rows.runs.first.copy != nullptr ? kLineBytes : kNontemporalAlignment;
+    const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, alignment);
     const bool copies_nontemporal =
         rows.runs.first.copy != nullptr && !geometry_.transposed && args_.nontemporal;
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
@@ -306,7 +308,7 @@ class BlockDriver {
       MicroRun run = RunOf(rows, r);
       std::byte* copy = run.copy;
       if (copies_nontemporal) run.copy = copied_;
-      Write(run, bytes, [&](const MicroRun& to) { encode({to}, count, scales); });
+      Write(run, alignment, bytes, [&](const MicroRun& to) { encode({to}, count, scales); });
       if (copies_nontemporal) micro_.copy_nontemporal(copied_, bytes, copy);
     }
   }
@@ -318,7 +320,8 @@ class BlockDriver {
     const bool finite = amax_of_blocks_(run.items, blocks, amaxes.pattern);
     const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
     const EncodeFn encode = Choose(encode_blocks_, finite, simple);
-    Write(run, cols, [&](const MicroRun& to) { encode({to}, blocks, scales); });
+    Write(run, kNontemporalAlignment, cols,
+          [&](const MicroRun& to) { encode({to}, blocks, scales); });
   }
 
   /// Quantizes the last block of a row, padded with zeros.
@@ -432,7 +435,7 @@ class BlockDriver {
           args_.columnwise.codes + row * args_.columnwise.code_stride + strip.col;
       MicroRun run = RunOf(rows, r);
       run.copy = args_.nontemporal ? copied_ : column_codes;
-      Write(run, strip.cols,
+      Write(run, kNontemporalAlignment, strip.cols,
             [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
       if (args_.nontemporal) micro_.copy_nontemporal(copied_, strip.cols, column_codes);
       StoreScales(args_.rowwise, ScaleBytes(geometry_.scale_type), row, 1,

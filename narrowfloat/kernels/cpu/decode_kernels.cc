@@ -30,9 +30,9 @@ HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const 
     if (runs.next != nullptr) PrefetchBytes(runs.next + r * runs.next_stride, code_bytes);
     const std::byte* codes = runs.codes + r * runs.code_stride;
     const VectorWriter writer = WriterTo(items, runs.nontemporal);
-    // The compiler takes the test of by_blocks out of both calls: inside, it took 1.2 times as
+    // The compiler takes the test of is_shifted out of both calls: inside, it took 1.2 times as
     // long.
-    if (writer.by_blocks) {
+    if (writer.is_shifted) {
       decode(codes, VectorWriter{writer.to, true, true});
     } else {
       decode(codes, VectorWriter{writer.to, writer.nontemporal, false});
@@ -49,8 +49,7 @@ HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const Sca
   const DF df;
   const ScalesAt scales = scales_at;  // a copy, so that it stays in registers
   ForEachStep<T, 2 * hn::MaxLanes(DF()), 1>(
-      codes, count, out,
-      [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+      codes, count, out, [&](const std::uint8_t* in, std::size_t i, auto&& items) NF_INLINE_ATTR {
         hn::Vec<DF> low, high;
         DecodeCodes<F>(in, low, high);
         low = Scaled(low, scales(i));
@@ -173,7 +172,7 @@ void DecodeScales(const std::byte* stored, std::size_t count, const cpu::ScaleFa
     const auto amax = hn::Set(df, factors.amax), decode = hn::Set(df, factors.decode);
     ForEachStep<float, 2 * hn::MaxLanes(DF()), 1>(
         stored, count, VectorWriter{reinterpret_cast<std::uint8_t*>(scales)},
-        [&](const std::uint8_t* in, std::size_t /*i*/, const VectorWriter& out) NF_INLINE_ATTR {
+        [&](const std::uint8_t* in, std::size_t /*i*/, auto&& out) NF_INLINE_ATTR {
           hn::Vec<DF> low, high;
           DecodeCodes<E4M3>(in, low, high);
           out.Put(df, hn::Mul(hn::Mul(low, amax), decode), 0);

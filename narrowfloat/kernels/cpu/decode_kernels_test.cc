@@ -133,19 +133,21 @@ TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
   constexpr std::size_t kRows = 3, kStride = 256 * Suite::kBytes;
   for (const Target& target : Targets()) {
     for (std::size_t count = 2; count <= 130; count += 2) {
-      for (const bool nontemporal : {false, true}) {
-        Memory stored(kRows * 256), items(kRows * kStride);
+      for (const std::size_t offset : {1u, 16u, 32u, 48u, 64u}) {  // at 1, through the caches
+        Memory stored(kRows * 256), items(kRows * kStride + offset);
         const auto codes = Suite::Codes(count, 3, true);
         for (std::size_t r = 0; r < kRows; ++r) Suite::Store(codes, stored.At(r * 256));
-        DecodeRuns runs{stored.At(0), items.At(0), nontemporal, stored.At(0), kRows, 256, 256};
+        DecodeRuns runs{stored.At(0), items.At(offset), offset != 1, stored.At(0), kRows, 256, 256};
         runs.item_stride = kStride;
         Suite::Kernels(target).blocks(runs, count, {scales.data(), Suite::kShift});
+        ASSERT_TRUE(Suite::IsUntouched(items.At(0), offset));
         for (std::size_t r = 0; r < kRows; ++r) {
-          ASSERT_EQ(Suite::Difference(codes, items.At(r * kStride),
+          ASSERT_EQ(Suite::Difference(codes, items.At(offset + r * kStride),
                                       [&](std::size_t i) { return scales[i]; }),
                     "")
               << target.name << " row " << r << " of " << count;
-          ASSERT_TRUE(Suite::IsUntouched(items.At(r * kStride + count * Suite::kBytes), 64));
+          ASSERT_TRUE(
+              Suite::IsUntouched(items.At(offset + r * kStride + count * Suite::kBytes), 64));
         }
       }
     }
@@ -172,7 +174,7 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
           for (std::size_t i = 0; i < count; ++i)
             scales[i] = all[(first + i % 4 * (powers ? 5 : 1)) % all.size()];
           const auto codes = Suite::Codes(count, static_cast<std::uint32_t>(first), numbers);
-          Memory stored(kDecodeCols), items(kDecodeCols * Suite::kBytes);
+          Memory stored(kDecodeCols), items(kDecodeCols * Suite::kBytes + 64);
           for (std::size_t i = 0; i < count; ++i)
             *stored.At(1 + i) = static_cast<std::byte>(codes[i]);
           DecodeColumns columns{scales.data(), memory.data()};
@@ -180,9 +182,11 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
           served |= columns.has_factors;
           if (columns.has_factors && kBits<typename TypeParam::Format> == 8)
             columns.scales = nullptr;
-          kernels.columns({stored.At(1), items.At(0)}, count, columns);
-          ASSERT_EQ(Suite::Difference(codes, items.At(0), [&](std::size_t i) { return scales[i]; }),
-                    "")
+          const std::size_t offset = first * kNontemporalAlignment % 64;
+          kernels.columns({stored.At(1), items.At(offset), first % 2 == 0}, count, columns);
+          ASSERT_EQ(
+              Suite::Difference(codes, items.At(offset), [&](std::size_t i) { return scales[i]; }),
+              "")
               << target.name << " scales from " << first;
         }
       }
@@ -225,10 +229,10 @@ TYPED_TEST(DecodeKernelsTest, OneScale) {
     for (const float scale : Scales()) {
       for (const bool numbers : {true, false}) {
         const auto codes = Suite::Codes(kDecodeRun + 301, 0, numbers);
-        Memory stored(codes.size()), items(codes.size() * Suite::kBytes);
+        Memory stored(codes.size()), items(codes.size() * Suite::kBytes + 16);
         Suite::Store(codes, stored.At(0));
-        kernels.uniform({stored.At(0), items.At(0)}, codes.size(), scale);
-        ASSERT_EQ(Suite::Difference(codes, items.At(0), [&](std::size_t) { return scale; }), "")
+        kernels.uniform({stored.At(0), items.At(16), true}, codes.size(), scale);
+        ASSERT_EQ(Suite::Difference(codes, items.At(16), [&](std::size_t) { return scale; }), "")
             << target.name;
       }
     }

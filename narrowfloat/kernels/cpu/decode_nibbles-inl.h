@@ -83,8 +83,7 @@ struct NibbleTables {
     const auto downs = hn::LoadDup128(d8, kDown), are_six = hn::LoadDup128(d8, kIsSix),
                signs = hn::LoadDup128(d8, kSign);
     ForEachStep<T, hn::MaxLanes(D8()), 1>(
-        codes, count, out,
-        [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+        codes, count, out, [&](const std::uint8_t* in, std::size_t i, auto&& items) NF_INLINE_ATTR {
           const auto code = InterleavingOrder(hn::LoadU(d8, in));
           const auto down = hn::TableLookupBytes(downs, code);
           const auto is_six = hn::TableLookupBytes(are_six, code);
@@ -124,9 +123,9 @@ struct NibbleTables {
     const auto down = hn::LoadDup128(d16, kDown);
     const auto low_bytes = hn::LoadDup128(d8, kLow), high_bytes = hn::LoadDup128(d8, kHigh);
     const auto signs = hn::LoadDup128(d8, kSign), nibble = hn::Set(d8, std::uint8_t{0xF});
-    ForEachStep<T, hn::MaxLanes(d8), 2>(
+    ForEachStep<T, hn::MaxLanes(d8), 2, hn::MaxLanes(d8)>(
         packed, count, out,
-        [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+        [&](const std::uint8_t* in, std::size_t i, auto&& items) NF_INLINE_ATTR {
           // The pair of each 16 items fills a 128-bit block.
           const auto pair = [&](auto block, std::size_t lane) NF_INLINE_ATTR {
             return hn::Set(block, pairs[(i + 4 * lane) >> shift]);

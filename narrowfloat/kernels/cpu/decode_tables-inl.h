@@ -20,13 +20,17 @@ HWY_INLINE const std::uint8_t* Bytes(const std::byte* at) {
 }
 
 /// Calls step(codes, i, writer) for each kStep items of a run whose item i is in byte
-/// i / kPerByte, the last ones from and to memory of whole steps.
-template <class T, std::size_t kStep, std::size_t kPerByte, class Step>
+/// i / kPerByte, the last ones from and to memory of whole steps. A step puts vectors of kVector
+/// bytes.
+template <class T, std::size_t kStep, std::size_t kPerByte, std::size_t kVector = HWY_MAX_BYTES,
+          class Step>
 HWY_INLINE void ForEachStep(const std::byte* codes, std::size_t count, const VectorWriter& out,
                             const Step& step) {
   std::size_t i = 0;
-  for (; i + kStep <= count; i += kStep)
-    step(Bytes(codes) + i / kPerByte, i, out.From(i * kItemSize<T>));
+  WithWriter<kVector>(out, [&](auto& items) NF_INLINE_ATTR {
+    for (; i + kStep <= count; i += kStep)
+      step(Bytes(codes) + i / kPerByte, i, items.From(i * kItemSize<T>));
+  });
   if (i == count) return;
   alignas(64) std::uint8_t staged[kStep / kPerByte] = {};
   alignas(64) std::uint8_t items[kStep * kItemSize<T>];
@@ -67,8 +71,7 @@ HWY_INLINE bool DecodeByTable(const CodeTable<F, T>& table, const std::byte* cod
   const auto low = hn::LoadDup128(d8, table.low), high = hn::LoadDup128(d8, table.high);
   auto largest = hn::Zero(d8);
   ForEachStep<T, hn::MaxLanes(D8()), 1>(
-      codes, count, out,
-      [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+      codes, count, out, [&](const std::uint8_t* in, std::size_t i, auto&& items) NF_INLINE_ATTR {
         const auto set = [&](std::uint32_t byte) NF_INLINE_ATTR {
           return hn::Set(d8, static_cast<std::uint8_t>(byte));
         };
@@ -113,8 +116,7 @@ HWY_INLINE bool DecodeByMagnitude(const MagnitudeTable& table, const std::byte* 
   const auto high = hn::Load(d8, table.high), high_upper = hn::Load(d8, table.high + 64);
   auto largest = hn::Zero(d8);
   ForEachStep<T, hn::MaxLanes(D8()), 1>(
-      codes, count, out,
-      [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+      codes, count, out, [&](const std::uint8_t* in, std::size_t i, auto&& items) NF_INLINE_ATTR {
         const auto code = InterleavingOrder(hn::LoadU(d8, in));
         largest = hn::Max(largest, hn::And(code, hn::Set(d8, std::uint8_t{kSignCode<F> - 1u})));
         // Lookups use the lowest 7 bits of an index.

@@ -170,19 +170,27 @@ HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
 }
 
 /// Calls encode(run, store) for each run, where store writes codes to one or both places.
-template <class Encode>
+/// Requires: codes with a copy, and all without kMayShift, are aligned to vectors if they are
+/// non-temporal.
+template <bool kMayShift, class Encode>
 HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   const MicroRuns runs = all;  // a copy, so that it stays in registers
   MicroRun in = runs.first;
   for (std::size_t r = 0; r < runs.rows; Advance(r++, in, runs)) {
     NF_DCHECK(IsWritable(in));
-    const VectorWriter codes = WriterTo(in.codes, in.nontemporal);
+    VectorWriter out = WriterTo(in.codes, in.nontemporal);
+    if (!kMayShift || in.copy != nullptr) {
+      NF_DCHECK(!out.is_shifted);
+      out.is_shifted = false;
+    }
     if (in.copy == nullptr) {
-      encode(in,
-             [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
+      WithWriter(out, [&](auto& codes) NF_INLINE_ATTR {
+        encode(in,
+               [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
+      });
     } else {
       encode(in, [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR {
-        codes.Put(d, vector, i);
+        out.Put(d, vector, i);
         hn::StoreU(vector, d, reinterpret_cast<std::uint8_t*>(in.copy) + i);
       });
     }
@@ -196,15 +204,16 @@ void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& 
   NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);
   const MicroScales of = scales;
   if constexpr (kBlock == kMxBlock) {
-    ForEachRun(runs, [&](const MicroRun& in, const auto& store)
-                         NF_INLINE_ATTR { EncodeMxRun<F, T, kEncoder>(in, blocks, of, store); });
+    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+      EncodeMxRun<F, T, kEncoder>(in, blocks, of, store);
+    });
   } else if (blocks == 1) {
     const auto scale = ScaleOfBlock<T, kEncoder>(of, 0);
-    ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
       EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, 0, scale, store);
     });
   } else {
-    ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
       for (std::size_t j = 0; j < blocks; ++j)
         EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, j, ScaleOfBlock<T, kEncoder>(of, j),
                                                        store);
@@ -244,7 +253,7 @@ void EncodeColumns(const MicroRuns& runs, std::size_t cols, const MicroScales& s
   const D8 d8;
   NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols <= cpu::kMicroCols);
   const MicroScales of = scales;
-  ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+  ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
     ForEachVector(cols, [&](std::size_t c) NF_INLINE_ATTR {
       PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const std::byte* items = in.items + c * kItemSize<T>;
@@ -263,9 +272,8 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   NF_DCHECK(IsWritable(run));
   const MicroRun in = run;
   const MicroScales blocks = of_blocks, columns = of_columns;
-  const VectorWriter row_codes = WriterTo(in.codes, in.nontemporal);
   auto* to = reinterpret_cast<std::uint8_t*>(in.copy);
-  for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+  const auto encode = [&](std::size_t c, auto& row_codes) NF_INLINE_ATTR {
     const std::byte* items = in.items + c * kItemSize<T>;
     PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
     const std::size_t j = c / kMxBlock;
@@ -288,7 +296,10 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
       row_codes.Put(d8, row, c);
       hn::StoreU(column, d8, to + c);
     }
-  }
+  };
+  WithWriter(WriterTo(in.codes, in.nontemporal), [&](auto& row_codes) NF_INLINE_ATTR {
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) encode(c, row_codes);
+  });
 }
 
 /// Returns the distance in bytes from the row that is encoded to the row that is prefetched into
@@ -318,7 +329,7 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
     return EncodeRun<F, T, kInputs>(d8, items, scale);
   };
   const std::ptrdiff_t ahead = UnalignedAhead(runs);
-  ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+  ForEachRun<false>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
     for (std::size_t i = 0; ahead != 0 && i <= count * kItemSize<T>; i += kLineBytes)
       hwy::Prefetch(in.items + ahead + i);
     const std::size_t i = ForEachVector(count, [&](std::size_t at) NF_INLINE_ATTR {

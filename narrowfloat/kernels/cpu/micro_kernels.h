@@ -52,7 +52,8 @@ struct MicroScales {
 
 /// A run of one row: `items` need no alignment. As many bytes as are read from `items` are
 /// prefetched at `next`. With `nontemporal`, codes bypass the caches; `codes` must then be aligned
-/// to kNontemporalAlignment. If `copy` is not null, the codes are stored there too.
+/// to kNontemporalAlignment, and to a cache line if there is a copy or one scale for all items. If
+/// `copy` is not null, the codes are stored there too; EncodeBothFn stores those of columns there.
 struct MicroRun {
   const std::byte* items;
   const std::byte* next;

@@ -303,7 +303,8 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
   for (const bool nontemporal : {false, true}) {
     for (std::size_t first = 0; first < expected.patterns.size(); first += kMicroCols) {
       Items items(kMicroCols + 1, P::kBytes), codes(kMicroCols + 64, 1);
-      const std::size_t offset = nontemporal ? 0 : first / kMicroCols % 64;
+      const std::size_t turn = first / kMicroCols;
+      const std::size_t offset = (nontemporal ? turn * kNontemporalAlignment : turn) % 64;
       std::vector<std::size_t> index(kMicroCols);
       for (std::size_t i = 0; i < kMicroCols; ++i) {
         index[i] = std::min(first + i, expected.patterns.size() - 1);
@@ -321,6 +322,8 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
       }
       if (offset + kMicroCols < kMicroCols + 64 && *codes.At(offset + kMicroCols) != std::byte{0})
         return fmt::format("{} writes past the end", target.name);
+      if (offset > 0 && *codes.At(offset - 1) != std::byte{0})
+        return fmt::format("{} writes before the beginning", target.name);
     }
   }
   return "";
@@ -453,19 +456,23 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
       ASSERT_TRUE(e8m0.of_columns(column_amaxes.At(0), cols, {}, of_columns.All()));
       for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;
            ++shorter) {
-        Items codes(cols + 64, 1);
-        const MicroRun run{items.At(1), items.At(1), codes.At(1), false, nullptr};
-        kernels.encode_blocks[0].powers_of_two({run}, shorter, of_blocks.All());
-        for (std::size_t i = 0; i < shorter * kMxBlock; ++i)
-          ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
-              << target.name << " item " << i << " of " << cols;
-        ASSERT_EQ(*codes.At(1 + shorter * kMxBlock), std::byte{0}) << target.name;
+        for (const std::size_t offset : {1u, 0u, 16u, 32u, 48u}) {
+          Items codes(cols + 64, 1);
+          const MicroRun run{items.At(1), items.At(1), codes.At(offset), offset != 1, nullptr};
+          kernels.encode_blocks[0].powers_of_two({run}, shorter, of_blocks.All());
+          for (std::size_t i = 0; i < shorter * kMxBlock; ++i)
+            ASSERT_EQ(*codes.At(offset + i),
+                      P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
+                << target.name << " item " << i << " of " << cols;
+          ASSERT_EQ(*codes.At(offset + shorter * kMxBlock), std::byte{0}) << target.name;
+        }
       }
       Items rowwise(cols + 64, 1), columnwise(cols + 64, 1);
-      kernels.encode_both({items.At(1), items.At(1), rowwise.At(0), true, columnwise.At(1)}, cols,
-                          of_blocks.All(), of_columns.All());
+      const std::size_t offset = cols / step * kNontemporalAlignment % 64;
+      kernels.encode_both({items.At(1), items.At(1), rowwise.At(offset), true, columnwise.At(1)},
+                          cols, of_blocks.All(), of_columns.All());
       for (std::size_t i = 0; i < cols; ++i) {
-        ASSERT_EQ(*rowwise.At(i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
+        ASSERT_EQ(*rowwise.At(offset + i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
             << target.name << " item " << i;
         ASSERT_EQ(*columnwise.At(1 + i), P::Code(items.Get(1 + i), of_columns.Code(i)))
             << target.name << " item " << i;

@@ -68,42 +68,112 @@ HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::b
 /// Writes a run of output, one vector at a time.
 struct VectorWriter {
   std::uint8_t* to;
-  bool nontemporal = false;  // uses non-temporal stores; `to` is aligned to kNontemporalAlignment
-  bool by_blocks = false;  // of kNontemporalAlignment each, because `to` is not aligned to vectors
+  bool nontemporal = false;  // uses non-temporal stores
+  bool is_shifted = false;   // `to` is then not aligned to HWY_MAX_BYTES
 
-  /// Stores a vector `at` bytes after `to`.
+  /// Stores a vector `at` bytes after `to`. Requires: non-temporal vectors are aligned there; a
+  /// ShiftedWriter writes others.
   template <class D>
   HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
     auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
-    if (!nontemporal) {
-      hn::StoreU(vector, d, place);
-    } else if (!by_blocks) {
-      hn::Stream(vector, d, place);
+    nontemporal ? hn::Stream(vector, d, place) : hn::StoreU(vector, d, place);
+  }
+  HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, is_shifted}; }
+};
+
+/// Writes a run that begins inside a vector of kBytes with non-temporal stores of whole vectors:
+/// each holds the end of one vector that was put and the beginning of the next. Stores of
+/// kNontemporalAlignment each took up to twice as long (docs/performance.md).
+/// Worked example: kBytes 64, a run from address 16 on. The first vector's first 48 bytes go to 16,
+/// its last 16 and 48 of the second to 64, and so on; Finish writes the last 16 of the last.
+/// Its members are vectors, which SVE does not allow: it is not used with vectors of 16 bytes.
+template <std::size_t kBytes>
+class ShiftedWriter {
+  using D = hn::CappedTag<std::uint64_t, kBytes / 8>;
+  using V = hn::Vec<D>;
+
+ public:
+  /// Requires, if vectors are put: `to` is aligned to kNontemporalAlignment, not to kBytes.
+  explicit HWY_INLINE ShiftedWriter(std::uint8_t* to)
+      : past_(reinterpret_cast<std::uintptr_t>(to) % kBytes),
+        next_(to),
+        order_(hn::Iota(D(), (kBytes - past_) / 8)),
+        held_(hn::Zero(D())) {}
+
+  /// Writes the vector that follows the last one. A shorter vector must be the run's last.
+  template <class DPart>
+  HWY_INLINE void Put(DPart d, hn::Vec<DPart> vector, std::size_t /*at*/) {
+    if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<DPart>) < kBytes) {
+      Finish();
+      hn::StoreU(vector, d, reinterpret_cast<hn::TFromD<DPart>*>(next_));
     } else {
-      StreamBlocks(d, vector, place);
+      const V bits = hn::BitCast(D(), vector);
+      if (holds_) {
+        hn::Stream(Joined(bits), D(), reinterpret_cast<std::uint64_t*>(next_ - past_));
+      } else {
+        NF_DCHECK(past_ % cpu::kNontemporalAlignment == 0 && past_ != 0);
+        StoreBlocks(bits, 0, kBytes - past_, next_);
+      }
+      held_ = bits;
+      holds_ = true;
+      next_ += kBytes;
     }
   }
-  HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, by_blocks}; }
+  HWY_INLINE ShiftedWriter& From(std::size_t /*at*/) { return *this; }
+  /// Writes what is held of the last vector.
+  HWY_INLINE void Finish() {
+    if (holds_) StoreBlocks(held_, kBytes - past_, past_, next_ - past_);
+    holds_ = false;
+  }
 
  private:
-  /// Stores a vector by non-temporal stores of kNontemporalAlignment each.
-  template <class D>
-  static HWY_INLINE void StreamBlocks(D d, hn::Vec<D> vector, hn::TFromD<D>* place) {
-    if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= cpu::kNontemporalAlignment) {
-      hn::Stream(vector, d, place);
-    } else {
-      const hn::Half<D> half;
-      StreamBlocks(half, hn::LowerHalf(half, vector), place);
-      StreamBlocks(half, hn::UpperHalf(half, vector), place + hn::Lanes(half));
-    }
+  /// Returns the last past_ bytes of the vector that is held and the first ones of `bits`.
+  HWY_INLINE V Joined(V bits) const {
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (kBytes == 64)
+      return V{_mm512_permutex2var_epi64(held_.raw, order_.raw, bits.raw)};
+#endif
+    static_assert(kBytes <= 2 * cpu::kNontemporalAlignment || HWY_TARGET <= HWY_AVX3);
+    return hn::ConcatLowerUpper(D(), bits, held_);
   }
+  /// Stores `count` bytes of a vector from byte `from` on, as non-temporal blocks.
+  static HWY_INLINE void StoreBlocks(V bits, std::size_t from, std::size_t count,
+                                     std::uint8_t* to) {
+    const hn::FixedTag<std::uint8_t, cpu::kNontemporalAlignment> d;
+    alignas(kBytes) std::uint64_t staged[kBytes / 8];
+    hn::Store(bits, D(), staged);
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(staged) + from;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d))
+      hn::Stream(hn::Load(d, bytes + i), d, to + i);
+  }
+
+  std::size_t past_;    // bytes from the beginning of a vector in memory to the run
+  std::uint8_t* next_;  // where the next vector that is put begins
+  V order_;             // of Joined: indices into both vectors
+  V held_;
+  bool holds_ = false;
 };
 
 /// Returns the writer of a run. Requires: IsNontemporalAligned(to), if it is to be non-temporal.
 HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
   NF_DCHECK(!nontemporal || cpu::IsNontemporalAligned(to));
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % HWY_MAX_BYTES == 0;
-  return {reinterpret_cast<std::uint8_t*>(to), nontemporal, nontemporal && !is_aligned};
+  const bool is_shifted = HWY_MAX_BYTES > cpu::kNontemporalAlignment && nontemporal &&
+                          reinterpret_cast<std::uintptr_t>(to) % HWY_MAX_BYTES != 0;
+  return {reinterpret_cast<std::uint8_t*>(to), nontemporal, is_shifted};
+}
+
+/// Calls write(writer) with the writer of a run whose vectors, of kBytes each, follow each other.
+/// The call for runs that are aligned is compiled apart, so that it costs nothing there.
+template <std::size_t kBytes = HWY_MAX_BYTES, class Write>
+HWY_INLINE void WithWriter(const VectorWriter& out, const Write& write) {
+  if constexpr (kBytes > cpu::kNontemporalAlignment) {
+    if (out.is_shifted && reinterpret_cast<std::uintptr_t>(out.to) % kBytes != 0) {
+      ShiftedWriter<kBytes> shifted(out.to);
+      write(shifted);
+      return shifted.Finish();
+    }
+  }
+  write(out);
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

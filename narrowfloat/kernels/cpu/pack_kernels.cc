@@ -93,7 +93,6 @@ void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
   constexpr std::size_t kStep = 2 * hn::MaxLanes(D8());
   const std::size_t items = units * cpu::kPackUnit;
   const std::byte *in = run.items, *next = run.next;
-  const VectorWriter out = WriterTo(run.codes, run.nontemporal);
   const auto coder = CoderFrom<Coder>(random);
   const auto pack = [&](const std::byte* from, const float* scales_of,
                         [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
@@ -109,11 +108,13 @@ void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
                          NF_INLINE_ATTR { return TopCodes<T>(from, i, scales_of, coder_of); });
   };
   std::size_t i = 0;
-  for (; i + kStep <= items; i += kStep) {
-    PrefetchBytes(next + i * kItemSize<T>, kStep * kItemSize<T>);
-    const auto* scales_of = scales + i / cpu::kPackUnit;
-    out.Put(D8(), pack(in + i * kItemSize<T>, scales_of, coder.From(i)), i / 2);
-  }
+  WithWriter(WriterTo(run.codes, run.nontemporal), [&](auto& out) NF_INLINE_ATTR {
+    for (; i + kStep <= items; i += kStep) {
+      PrefetchBytes(next + i * kItemSize<T>, kStep * kItemSize<T>);
+      const auto* scales_of = scales + i / cpu::kPackUnit;
+      out.Put(D8(), pack(in + i * kItemSize<T>, scales_of, coder.From(i)), i / 2);
+    }
+  });
   if (i == items) return;
   ZeroPadded<T, kStep> padded;
   padded.Fill(in + i * kItemSize<T>, items - i);
@@ -121,7 +122,7 @@ void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
   std::copy_n(scales + i / cpu::kPackUnit, (items - i) / cpu::kPackUnit, scales_of);
   alignas(64) std::uint8_t codes[kStep / 2];
   hn::StoreU(pack(padded.items, scales_of, coder.From(i)), D8(), codes);
-  std::memcpy(out.to + i / 2, codes, (items - i) / 2);
+  std::memcpy(run.codes + i / 2, codes, (items - i) / 2);
 }
 
 template <class T, class Coder>

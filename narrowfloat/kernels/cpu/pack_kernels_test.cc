@@ -170,13 +170,14 @@ TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
         const std::vector<std::uint8_t> bytes = RandomRow(random, kPackRun);
         const auto check = [&](PackRowFn run, bool nontemporal, const auto& expected) {
           for (std::size_t i = 0; i < kPackRun; ++i) items.Set(1 + i, taken[i]);
-          run({items.At(1), items.At(1), codes.At(nontemporal ? 0 : 5), nontemporal},
-              kPackRun / kPackUnit, scale, bytes.data());
+          const std::size_t offset =
+              nontemporal ? (turn + first / kPackRun) * kNontemporalAlignment % 64 : 5;
+          run({items.At(1), items.At(1), codes.At(offset), nontemporal}, kPackRun / kPackUnit,
+              scale, bytes.data());
           for (std::size_t i = 0; i < kPackRun; ++i) {
             const float product = P::Value(taken[i]) * scale[i / kPackUnit];
-            ASSERT_EQ(Nibble(*codes.At((nontemporal ? 0 : 5) + i / 2), i), expected(product, i))
-                << fmt::format("{} item {:#x} scale {}", target.name, taken[i],
-                               scale[i / kPackUnit]);
+            ASSERT_EQ(Nibble(*codes.At(offset + i / 2), i), expected(product, i)) << fmt::format(
+                "{} item {:#x} scale {}", target.name, taken[i], scale[i / kPackUnit]);
           }
         };
         const auto nearest = [](float product, std::size_t) { return Encode<E2M1>(product); };
@@ -210,18 +211,20 @@ TYPED_TEST(PackKernelsTest, RowsOfEveryLength) {
   for (float& of : scale) of = std::ldexp(1.0f, -static_cast<int>(random() % 40));
   for (const Target& target : Targets()) {
     for (std::size_t units = 1; units <= kPackRun / kPackUnit; ++units) {
-      Items codes(kPackRun, 1);
-      for (std::size_t i = 0; i < kPackRun; ++i) codes.Set(i, 0xEE);
-      this->Kernels(target).row.all({items.At(0), items.At(0), codes.At(1), false}, units, scale,
-                                    bytes.data());
-      const std::size_t count = units * kPackUnit;
-      for (std::size_t i = 0; i < count; ++i) {
-        const float product = P::Value(items.Get(i)) * scale[i / kPackUnit];
-        ASSERT_EQ(Nibble(*codes.At(1 + i / 2), i), Encode<E2M1>(product))
-            << target.name << " item " << i << " of " << count;
+      for (const std::size_t offset : {1u, 16u, 32u, 48u, 64u}) {
+        Items codes(kPackRun, 1);
+        for (std::size_t i = 0; i < kPackRun; ++i) codes.Set(i, 0xEE);
+        this->Kernels(target).row.all({items.At(0), items.At(0), codes.At(offset), offset != 1},
+                                      units, scale, bytes.data());
+        const std::size_t count = units * kPackUnit;
+        for (std::size_t i = 0; i < count; ++i) {
+          const float product = P::Value(items.Get(i)) * scale[i / kPackUnit];
+          ASSERT_EQ(Nibble(*codes.At(offset + i / 2), i), Encode<E2M1>(product))
+              << target.name << " item " << i << " of " << count;
+        }
+        ASSERT_EQ(codes.Get(offset - 1), 0xEE) << target.name << " before " << count;
+        ASSERT_EQ(codes.Get(offset + count / 2), 0xEE) << target.name << " past " << count;
       }
-      ASSERT_EQ(codes.Get(0), 0xEE);
-      ASSERT_EQ(codes.Get(1 + count / 2), 0xEE) << target.name << " past " << count;
     }
   }
 }

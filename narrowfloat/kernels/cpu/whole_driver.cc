@@ -46,12 +46,12 @@ class WholeDriver {
     const std::size_t first = args_.tile.col_begin;
     const std::byte* items = args_.in.Row(row) + first * item_bytes_;
     std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + first;
-    // The first run ends at a cache line, so that the others need no staging.
+    // The first run ends at a cache line, so that the others begin at one.
     const std::size_t head = args_.nontemporal ? BytesToLine(codes) : 0;
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
-      const bool staged = args_.nontemporal && !IsNontemporalAligned(codes + i);
+      const bool staged = args_.nontemporal && BytesToLine(codes + i) != 0;
       // With vectors of 512 bits, prefetches of every line take more time than they save.
       const bool by_page = micro_.vector_bytes >= kLineBytes;
       if (by_page) PrefetchPageStarts(from + kRunItems * item_bytes_, run_items * item_bytes_);

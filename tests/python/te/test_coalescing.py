@@ -32,7 +32,9 @@ PROGRAM = """
     dist.init_process_group("nccl")
     rank = dist.get_rank()
     expected = [200] * 6 + [201] * 6 + [1.5] * 4 + [2.5] * 4
-    print([gathered(is_async) == expected for is_async in (False, True)], flush=True)
+    # One write for both, so that lines of two processes do not mix.
+    found = [gathered(is_async) == expected for is_async in (False, True)]
+    print(str(found) + chr(10), end="", flush=True)
     dist.destroy_process_group()
     """
 

@@ -179,10 +179,8 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   for (std::size_t r = 0; r < runs.rows; Advance(r++, in, runs)) {
     NF_DCHECK(IsWritable(in));
     VectorWriter out = WriterTo(in.codes, in.nontemporal);
-    if (!kMayShift || in.copy != nullptr) {
-      NF_DCHECK(!out.is_shifted);
-      out.is_shifted = false;
-    }
+    NF_DCHECK(!out.is_shifted || (kMayShift && in.copy == nullptr));
+    if (!kMayShift) out.is_shifted = false;  // a constant, so that nothing is compiled for it
     if (in.copy == nullptr) {
       WithWriter(out, [&](auto& codes) NF_INLINE_ATTR {
         encode(in,

@@ -42,7 +42,7 @@ struct DiffOptions {
 struct Difference {
   std::string name, what;
   std::uint64_t bytes = 0;   // that differ, of tensors of the same format
-  bool has_values = true;    // whether values are compared: not of integers, for one
+  bool has_values = false;   // whether values are compared: not of integers, for one
   std::uint64_t values = 0;  // that differ by bits, as fp32, or as fp64 if one tensor is
   std::uint64_t first = 0;   // the first of these
   double largest = 0;        // absolute difference; NaN where one of them is

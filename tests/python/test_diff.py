@@ -98,6 +98,17 @@ def test_it_counts_no_values_that_it_does_not_compare(name: str, tmp_path: Path)
     assert found["values"] is None
 
 
+def test_it_compares_no_values_of_two_shapes_or_of_one_checkpoint_alone(tmp_path: Path) -> None:
+    row, square = np.ones(4, np.float32), np.ones((2, 2), np.float32)
+    a = write_file(tmp_path / "a", {"a": row, "both": row})
+    b = write_file(tmp_path / "b", {"b": row, "both": square})
+    expected = {"bytes": 0, "values": None, "first": None, "largest": None}
+    assert run_json("diff", a, b, code=1)["differences"] == [
+        {"name": name, "what": what, **expected}
+        for name, what in (("a", "only in A"), ("b", "only in B"), ("both", "shapes 4 and 2x2"))
+    ]
+
+
 CODES = np.arange(256 * 256, dtype=np.uint32).astype(np.uint8).reshape(256, 256) & 0x77
 E4M3, E8M0 = TYPES["F8_E4M3"], TYPES["F8_E8M0"]
 POWERS = np.full((256, 8), 127, np.uint8)

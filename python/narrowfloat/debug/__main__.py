@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import re
 import sys
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
+
+# What moves the cursor or turns the direction of text, but for the ends of lines (tools/text.cc).
+_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Exit(IntEnum):
@@ -98,18 +103,35 @@ def main(arguments: list[str] | None = None) -> int:
         code, report, text = _check(_parser().parse_args(arguments))
     except Failure as failure:
         code = failure.code
-        print(f"narrowfloat: {failure}", file=sys.stderr)
+        print(f"narrowfloat: {_escaped(str(failure))}", file=sys.stderr)
         report = {"error": {"kind": failure.kind, "message": str(failure)}}
         text = ""
     if as_json:
         text = json.dumps({**report, "exit_code": int(code)}, indent=1)
+    return int(_print(_escaped(text)) or code)
+
+
+def _escaped(text: str) -> str:
+    """Returns the text with the control characters and marks of direction of its names escaped."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _print(text: str) -> Exit | None:
+    """Prints to standard output. Returns the exit code if that failed."""
+    if not text:
+        return None
     try:
-        if text:
-            print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
-        code = Exit.PIPE_CLOSED
-    return int(code)
+        if sys.stdout is None:  # closed before the program began
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        print(text, flush=True)
+    except OSError as error:
+        if sys.stdout is not None:  # Python flushes it again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return Exit.PIPE_CLOSED
+        print(f"narrowfloat: check: standard output, {error.strerror}", file=sys.stderr)
+        return Exit.FAILURE
+    return None
 
 
 if __name__ == "__main__":

@@ -49,6 +49,24 @@ def test_a_closed_pipe(good: Path, form: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(("output", "reason"), [
+    (">/dev/full", "No space left on device"), (">&-", "Bad file descriptor"),
+])  # fmt: skip
+def test_an_output_that_cannot_be_written(good: Path, output: str, reason: str) -> None:
+    command_line = f'"{sys.executable}" -m narrowfloat.debug check "{good}" {output}'
+    done = subprocess.run(command_line, shell=True, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (
+        4, f"narrowfloat: check: standard output, {reason}\n"
+    )  # fmt: skip
+
+
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    file = tmp_path / "names.yaml"
+    file.write_text('"a\\e[31m\\u202e": {enabled: True}\n')
+    code, out, _ = run(capsys, "check", file)
+    assert (code, out) == (1, "section a\\x1b[31m\\u202e: layers is missing\n\n1 problem\n")
+
+
 def test_a_finding(capsys: pytest.CaptureFixture, good: Path, tmp_path: Path) -> None:
     layers = tmp_path / "layers.txt"
     layers.write_text("head\n\n tail \n")

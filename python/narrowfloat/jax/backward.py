@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from narrowfloat.jax.fake_quantize import zero_cotangents
@@ -17,6 +20,7 @@ from narrowfloat.jax.quantize.tensor import (
     GroupedNoScaleTensor,
     GroupedScaledTensor1x,
     NoScaleTensor,
+    ScaledTensor,
     ScaledTensor1x,
 )
 
@@ -31,14 +35,42 @@ def vary_with(quantizer_set: QuantizerSet, *operands: jax.Array | None) -> list[
 
 def kept_for_backward(
     tensor: AbstractBaseTensor, usage: TensorUsage, quantizer: object
-) -> AbstractBaseTensor | _Missing:
+) -> AbstractBaseTensor | _Bits | _Missing:
     """Returns the direction that the backward pass reads, if it is present: inference may have
-    none.
+    none. read_kept() returns the tensor again.
     """
     try:
-        return tensor.get_tensor(usage).checkpoint(quantizer)
+        found = tensor.get_tensor(usage)
     except ValueError as missing:
         return _Missing(str(missing))
+    if not isinstance(found, ScaledTensor):
+        return found.checkpoint(quantizer)
+    bits = jax.tree.map(_bits_of, found)
+    return _Bits(bits.checkpoint(quantizer), tuple(x.dtype for x in jax.tree.leaves(found)))
+
+
+def _bits_of(x: jax.Array) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return jax.lax.bitcast_convert_type(x, f"uint{jnp.finfo(x.dtype).bits}")
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tensor"], meta_fields=["dtypes"])
+@dataclass(frozen=True)
+class _Bits:
+    """A quantized tensor whose leaves are the bits of what they were, and the dtypes of that.
+
+    jax.checkpoint puts reduce_precision on the floats that its policy saves and the forward pass
+    reads too. XLA rounds codes there as IEEE types of their widths, whose largest are NaN.
+    """
+
+    tensor: ScaledTensor
+    dtypes: tuple[DTypeLike, ...]
+
+    def restore(self) -> ScaledTensor:
+        leaves, structure = jax.tree.flatten(self.tensor)
+        restored = map(jax.lax.bitcast_convert_type, leaves, self.dtypes)
+        return jax.tree.unflatten(structure, restored)
 
 
 @jax.tree_util.register_static
@@ -46,11 +78,12 @@ class _Missing(str):
     """The reason why a direction is absent."""
 
 
-def refuse_missing(verb: str, *tensors: object) -> None:
-    """Raises ValueError if a direction that the backward pass reads is not there."""
-    for tensor in tensors:
+def read_kept(verb: str, *kept: object) -> list[Any]:
+    """Returns the tensors of kept_for_backward(). Errors: ValueError if a direction is absent."""
+    for tensor in kept:
         if isinstance(tensor, _Missing):
             raise ValueError(f"{verb}: {tensor}")
+    return [tensor.restore() if isinstance(tensor, _Bits) else tensor for tensor in kept]
 
 
 def states_of(quantizer_set: QuantizerSet) -> object:

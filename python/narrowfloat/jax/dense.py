@@ -12,7 +12,7 @@ import jax
 from narrowfloat.jax._arguments import check_kind
 from narrowfloat.jax.backward import (
     kept_for_backward,
-    refuse_missing,
+    read_kept,
     states_of,
     value_dtype,
     vary_with,
@@ -105,7 +105,7 @@ def _backward(
     n_contracting: int, kept: tuple[Any, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None, object]:
     x_tensor, kernel_tensor, bias, quantizer_set, places = kept
-    refuse_missing("dense", x_tensor, kernel_tensor)
+    x_tensor, kernel_tensor = read_kept("dense", x_tensor, kernel_tensor)
     columns = gradient.ndim - (x_tensor.ndim - n_contracting)
     dy, dbias = quantize_dbias(
         gradient, quantizer_set.dgrad, bias is not None, flatten_axis=-columns

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from narrowfloat.jax._arguments import check_array, check_kind
 from narrowfloat.jax.backward import (
     kept_for_backward,
-    refuse_missing,
+    read_kept,
     states_of,
     value_dtype,
     vary_with,
@@ -109,7 +109,7 @@ def _forward(
 
 def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
     x_tensor, kernel_tensor, group_sizes, bias, quantizer_set, places = kept
-    refuse_missing("grouped_dense", x_tensor, kernel_tensor)
+    x_tensor, kernel_tensor = read_kept("grouped_dense", x_tensor, kernel_tensor)
     dy = grouped_quantize(gradient, quantizer_set.dgrad, group_sizes)
     dx = grouped_gemm(
         cast(GroupedTensor, dy.get_tensor(TensorUsage.LHS)),

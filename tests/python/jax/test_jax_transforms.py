@@ -142,6 +142,42 @@ def test_checkpoint(mode: ScalingMode, dtype: str) -> None:
     np.testing.assert_allclose(plain, again, rtol=2**-21)
 
 
+POLICIES = {
+    "all": jax.checkpoint_policies.everything_saveable,
+    "none": jax.checkpoint_policies.nothing_saveable,
+    "other_names": jax.checkpoint_policies.save_anything_except_these_names("other"),
+    "own_name": jax.checkpoint_policies.save_only_these_names("own_name"),
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "codes": lambda primitive, *_, **__: "quantize" in primitive.name,
+    "no_bits": lambda primitive, *_, **__: primitive.name != "bitcast_convert_type",
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@MODE_CASES
+def test_gradients_do_not_depend_on_what_a_checkpoint_saves(
+    mode: ScalingMode, dtype: str, policy: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.asarray(rng.standard_normal(of), jnp.float32) for of in ((32, 64), (64, 32)))
+    name = policy if policy == "own_name" else None
+    sets, grouped = (
+        QuantizerFactory.create_set(1, mode, dtype, dtype, checkpoint_name=name, **groups)
+        for groups in ({}, {"n_groups": 2})
+    )
+    sizes = jnp.asarray([16, 16] if "NVFP4" in mode.name else [0, 32], jnp.int32)
+
+    def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        y = nfj.dense(x, kernel, quantizer_set=sets)
+        experts = jnp.stack([kernel, kernel])
+        return jnp.sum(y) + jnp.sum(nfj.grouped_dense(x, experts, sizes, quantizer_set=grouped))
+
+    plain = jax.grad(loss, (0, 1))
+    saving = jax.grad(jax.checkpoint(loss, policy=POLICIES[policy]), (0, 1))
+    same(saving(x, kernel), plain(x, kernel))
+    same(jax.jit(saving)(x, kernel), jax.jit(plain)(x, kernel))
+
+
 @MODE_CASES
 def test_without_jit_at_all(mode: ScalingMode, dtype: str) -> None:
     x = jnp.asarray(hostile((2, 32, 64), "float32"))

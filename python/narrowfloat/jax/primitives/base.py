@@ -21,8 +21,9 @@ from jax.experimental.custom_partitioning import (
     SdyShardingRule,
     custom_partitioning,
 )
-from jax.extend.core import Primitive
+from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from narrowfloat.jax import _library
@@ -37,12 +38,14 @@ class BasePrimitive:
     name: the primitive's name. target: the handler's, if it differs.
     static_args: names of the static parameters, in order.
     aliases: operands whose memory becomes a result's.
+    makes_codes: whether results are codes, which policies of jax.checkpoint may not save.
     """
 
     name: ClassVar[str]
     target: ClassVar[str | None] = None
     static_args: ClassVar[tuple[str, ...]]
     aliases: ClassVar[dict[int, int]] = {}
+    makes_codes: ClassVar[bool] = False
     inner_primitive: ClassVar[Primitive]
     outer_primitive: ClassVar[Primitive]
 
@@ -124,6 +127,22 @@ def _add_rules(cls: type[BasePrimitive]) -> None:
     outer = cls.outer_primitive
     batching.primitive_batchers[outer] = functools.partial(_batch, outer)
     ad.primitive_jvps[outer] = functools.partial(_refuse_derivative, cls.name)
+    if cls.makes_codes:
+        pe.partial_eval_jaxpr_custom_rules[outer] = _make_again
+
+
+def _make_again(
+    saveable: object, unknown: Sequence[bool], has_in_backward: Sequence[bool], eqn: JaxprEqn
+) -> tuple:
+    """Makes results in the backward pass of jax.checkpoint again, whatever its policy.
+
+    JAX puts reduce_precision on floats that it saves, which changes codes, as
+    narrowfloat.jax.backward explains.
+    """
+    operands = zip(eqn.invars, has_in_backward, strict=True)
+    needed = [operand for operand, has in operands if not has]
+    count, is_unknown = len(eqn.outvars), any(unknown)
+    return None if is_unknown else eqn, eqn, [is_unknown] * count, [True] * count, needed
 
 
 def _refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:

@@ -26,6 +26,7 @@ class GroupedQuantizePrimitive(BasePrimitive):
 
     name = "te_grouped_quantize_ffi"
     static_args = ("out_dtype", "scaling_mode", "q_layout", "flatten_axis", "scale_dtype")
+    makes_codes = True
 
     @staticmethod
     def abstract(

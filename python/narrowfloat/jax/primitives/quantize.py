@@ -91,6 +91,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
         "use_rht",
     )
     aliases = {2: 4}  # noqa: RUF012  (amax becomes the updated one)
+    makes_codes = True
 
     @staticmethod
     def abstract(

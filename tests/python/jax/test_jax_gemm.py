@@ -285,3 +285,21 @@ def test_nothing_is_broadcast_implicitly(bias: tuple[int, ...], dims: tuple) -> 
                 found = gemm(*operands, jnp.ones(bias), dims, dtype=jnp.float32)
                 product = gemm(*operands, None, dims, dtype=jnp.float32)
             np.testing.assert_array_equal(found, np.asarray(product) + np.float32(1))
+
+
+def test_codes_have_no_derivative_and_the_bias_has_one() -> None:
+    left, right = (tensor(x, *MODES[3]) for x in inputs(LAYOUTS["NN"]))
+    bias = jnp.ones(N)
+
+    def loss(right: ScaledTensor, bias: jax.Array | None = None) -> jax.Array:
+        return jnp.sum(gemm(left, right, bias, LAYOUTS["NN"], dtype=jnp.float32))
+
+    np.testing.assert_array_equal(jax.grad(loss, 1)(right, bias), np.full(N, M))
+    for gradient in (jax.grad(loss), lambda right: jax.grad(loss, (0, 1))(right, bias)):
+        for run in (gradient, jax.jit(gradient)):
+            with pytest.raises(NotImplementedError) as raised:
+                run(right)
+            assert str(raised.value) == (
+                "nf_gemm_ffi: codes have no derivative; narrowfloat.jax.fake_quantize() passes "
+                "gradients straight through"
+            )

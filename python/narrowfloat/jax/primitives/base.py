@@ -126,7 +126,7 @@ def register_whole(cls: type[BasePrimitive]) -> type[BasePrimitive]:
 def _add_rules(cls: type[BasePrimitive]) -> None:
     outer = cls.outer_primitive
     batching.primitive_batchers[outer] = functools.partial(_batch, outer)
-    ad.primitive_jvps[outer] = functools.partial(_refuse_derivative, cls.name)
+    ad.primitive_jvps[outer] = functools.partial(refuse_derivative, cls.name)
     if cls.makes_codes:
         pe.partial_eval_jaxpr_custom_rules[outer] = _make_again
 
@@ -145,7 +145,7 @@ def _make_again(
     return None if is_unknown else eqn, eqn, [is_unknown] * count, [True] * count, needed
 
 
-def _refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
+def refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
     """Stands for the rule of a primitive that has no derivative."""
     raise NotImplementedError(
         f"{name}: codes have no derivative; narrowfloat.jax.fake_quantize() passes gradients "

@@ -16,7 +16,12 @@ from jax.experimental.custom_partitioning import SdyShardingRule
 from jax.interpreters import ad
 from jax.sharding import Mesh, PartitionSpec
 
-from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
+from narrowfloat.jax.primitives.base import (
+    Arrays,
+    BasePrimitive,
+    refuse_derivative,
+    register_primitive,
+)
 from narrowfloat.jax.primitives.dequantize import is_columnwise, pad_scales_of
 from narrowfloat.jax.primitives.sharding import Axes, Factors, axes_of, spec_of, whole_blocks
 from narrowfloat.jax.quantize.scaling_modes import split_shape
@@ -181,13 +186,14 @@ class GemmPrimitive(ProductPrimitive):
 def _differentiate(
     primals: Sequence[jax.Array], tangents: Sequence[Any], **static: Any
 ) -> tuple[Arrays, list]:
-    """Returns the tangent of the product: codes have no tangents, the bias's is added to every
-    row.
+    """Returns the tangent of the product, that of the bias for every row.
+
+    Errors: NotImplementedError for tangents of other operands, since codes have none.
     """
+    *of_codes, bias, _ = tangents
+    if not all(type(tangent) is ad.Zero for tangent in of_codes):
+        refuse_derivative(GemmPrimitive.name)
     out = GemmPrimitive.outer_primitive.bind(*primals, **static)
-    *_, bias, _ = tangents
-    if type(bias) is ad.Zero or bias.shape == NO_BIAS:
-        return out, [ad.Zero.from_primal_value(out[0])]  # type: ignore[attr-defined]  # added later by JAX
     return out, [jnp.broadcast_to(bias.astype(out[0].dtype), out[0].shape)]
 
 

@@ -112,11 +112,13 @@ def _backward(
     )
     trailing = tuple(range(-columns, 0))
     rows = tuple(range(gradient.ndim - columns))
-    dx = gemm(dy, kernel_tensor, None, (trailing, trailing), dtype=gradient.dtype)
-    dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=value_dtype(kernel_tensor))
+    of_x, of_kernel = (place.explicit for place in places)
+    dx = gemm(dy, kernel_tensor, None, (trailing,) * 2, dtype=gradient.dtype, out_sharding=of_x)
+    dtype = value_dtype(kernel_tensor)
+    dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=dtype, out_sharding=of_kernel)
     if bias is not None and dbias is not None:
-        dbias = dbias.astype(bias.dtype)
-    dx, dkernel = (place.place(of) for place, of in zip(places, (dx, dkernel), strict=True))
+        dbias = Placement.of(bias).place(dbias.astype(bias.dtype))
+    dx, dkernel = map(Placement.place, places, (dx, dkernel))
     return dx, dkernel, dbias, states_of(quantizer_set)
 
 

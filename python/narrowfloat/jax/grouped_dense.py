@@ -123,8 +123,11 @@ def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> t
         (ROWS, ROWS),
         preferred_element_type=value_dtype(kernel_tensor),
     )
-    dbias = None if bias is None else grouped_dbias(gradient, group_sizes).astype(bias.dtype)
-    dx, dkernel = (place.place(of) for place, of in zip(places, (dx, dkernel), strict=True))
+    dbias = None
+    if bias is not None:
+        dbias = grouped_dbias(gradient, group_sizes).astype(bias.dtype)
+        dbias = Placement.of(bias).place(dbias)
+    dx, dkernel = map(Placement.place, places, (dx, dkernel))
     return dx, dkernel, None, dbias, states_of(quantizer_set)
 
 

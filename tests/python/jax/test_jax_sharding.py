@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizing arrays that lie on several devices: the same bytes, and spread where blocks allow."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from hostile import MODE_IDS, MODES, assert_numpy_bytes, halves, hostile, make
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from narrowfloat.jax import dense, fake_quantize
+from narrowfloat.jax import dense, fake_quantize, grouped_dense
 from narrowfloat.jax.cpp_extensions.quantization import (
     grouped_quantize,
     quantize,
@@ -263,3 +265,42 @@ def test_gradients_lie_as_what_they_are_of(mode: ScalingMode, specs: tuple[P, P]
     function = jax.jit(jax.grad(loss, (0, 1)))
     for gradient, array in zip(function(x, kernel), (x, kernel), strict=True):
         assert spread(gradient) == spread(array)
+
+
+def bias_loss(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array, mode: ScalingMode, layer: str
+) -> jax.Array:
+    dtype = None if mode is ScalingMode.NO_SCALING else jnp.float8_e4m3fn
+    if layer == "dense":
+        sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
+        return jnp.sum(dense(x, kernel, bias, quantizer_set=sets) ** 2)
+    sets = QuantizerFactory.create_set(1, mode, dtype, dtype, n_groups=2)
+    sizes = jnp.asarray([32, 32], jnp.int32)
+    return jnp.sum(grouped_dense(x, kernel, sizes, bias=bias, quantizer_set=sets) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "mode", "bias"),
+    [
+        ("dense", ScalingMode.NO_SCALING, P("model")),
+        ("dense", ScalingMode.MXFP8_1D_SCALING, P("model")),
+        ("dense", ScalingMode.MXFP8_1D_SCALING, P("data")),
+        ("grouped", ScalingMode.MXFP8_1D_SCALING, P(None, "model")),
+    ],
+)
+def test_gradients_on_axes_of_explicit_type(layer: str, mode: ScalingMode, bias: P) -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    experts = () if layer == "dense" else (2,)
+    shapes = (64, 128), (*experts, 128, 96), (*experts, 96)
+    specs = P("data", None), P(*[None] * len(experts), None, "model"), bias
+    random = np.random.default_rng(1)
+    alone = [jnp.asarray(random.integers(-1, 2, of), jnp.float32) for of in shapes]
+    gradient = jax.grad(functools.partial(bias_loss, mode=mode, layer=layer), (0, 1, 2))
+    want = gradient(*alone)
+    with jax.set_mesh(mesh):
+        spread_out = [put(x, mesh, spec) for x, spec in zip(alone, specs, strict=True)]
+        for run in (gradient, jax.jit(gradient)):
+            for found, x, spec in zip(run(*spread_out), want, specs, strict=True):
+                np.testing.assert_array_equal(found, x)
+                if run is gradient:
+                    assert spread(found) == NamedSharding(mesh, spec).shard_shape(found.shape)

@@ -8,6 +8,7 @@ from typing import cast
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
@@ -51,6 +52,7 @@ def gemm(
     *,
     fuse_bias: bool = True,
     dtype: DTypeLike | None = None,
+    out_sharding: NamedSharding | None = None,
 ) -> jax.Array:
     """Multiplies lhs and rhs over the contracted dimensions, which stand at one end of each.
 
@@ -63,6 +65,8 @@ def gemm(
     fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
     dimensions, or broadcasts to it.
     dtype: of the result, that of lhs if None; sums are float32.
+    out_sharding: of the result on a mesh of explicit axes, where XLA multiplies values, as
+    jax.lax.dot_general has it.
     Errors: TypeError unless contracting_dims are two sequences of ints, and for another quantizer;
     ValueError if a direction that is read is not there, or contracting_dims, the sizes of these
     dimensions or the shape of bias do not fit.
@@ -84,7 +88,7 @@ def gemm(
         _check_bias(addend, _sizes(right, [dim for dim in range(right.ndim) if dim not in dims[1]]))
     factors = _factors(left, right, dims)
     if factors is None:
-        product = _multiply_values(left, right, dims, addend)
+        product = _multiply_values(left, right, dims, addend, out_sharding)
     else:
         product = multiply_factors(*factors, addend, out_dtype, get_product_mode())
     return product.astype(out_dtype)
@@ -112,6 +116,7 @@ def _multiply_values(
     right: NoScaleTensor | ScaledTensor1x,
     dims: Sequence[Dims],
     bias: jax.Array | None,
+    out_sharding: NamedSharding | None,
 ) -> jax.Array:
     # The transforms of two operands cancel along the contraction.
     cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
@@ -120,6 +125,7 @@ def _multiply_values(
         _values(right, keep_rht=cancel),
         ((dims[0], dims[1]), ((), ())),
         preferred_element_type=jnp.float32,
+        out_sharding=out_sharding,
     )
     return add_bias(product, bias)
 

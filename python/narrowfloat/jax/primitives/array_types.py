@@ -87,11 +87,13 @@ class Placement:
 
     def place(self, cotangent: jax.Array) -> jax.Array:
         """Returns `cotangent` where the array lies, as JAX expects it where axes are explicit."""
-        found = jax.typeof(cotangent).sharding
-        if found.mesh.empty or found == self.sharding or not _are_explicit(self.sharding):
+        found, wanted = jax.typeof(cotangent).sharding, self.explicit
+        if found.mesh.empty or found == wanted or wanted is None:
             return cotangent
-        return jax.sharding.reshard(cotangent, self.sharding)
+        return jax.sharding.reshard(cotangent, wanted)
 
-
-def _are_explicit(sharding: NamedSharding) -> bool:
-    return jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+    @property
+    def explicit(self) -> NamedSharding | None:
+        """The sharding where axes are explicit, None elsewhere."""
+        is_explicit = jax.sharding.AxisType.Explicit in self.sharding.mesh.axis_types
+        return self.sharding if is_explicit else None

@@ -297,10 +297,12 @@ def test_gradients_on_axes_of_explicit_type(layer: str, mode: ScalingMode, bias:
     alone = [jnp.asarray(random.integers(-1, 2, of), jnp.float32) for of in shapes]
     gradient = jax.grad(functools.partial(bias_loss, mode=mode, layer=layer), (0, 1, 2))
     want = gradient(*alone)
+    lone = put(np.ones((32, 32), np.float32), mesh, P("data"))
+    straight = jax.jit(jax.grad(lambda a: jnp.sum(fake_quantize(a, "mxfp8_e4m3"))))
+    np.testing.assert_array_equal(straight(lone), np.ones((32, 32)))  # outside of the context
     with jax.set_mesh(mesh):
         spread_out = [put(x, mesh, spec) for x, spec in zip(alone, specs, strict=True)]
         for run in (gradient, jax.jit(gradient)):
             for found, x, spec in zip(run(*spread_out), want, specs, strict=True):
                 np.testing.assert_array_equal(found, x)
-                if run is gradient:
-                    assert spread(found) == NamedSharding(mesh, spec).shard_shape(found.shape)
+                assert spread(found) == NamedSharding(mesh, spec).shard_shape(found.shape)

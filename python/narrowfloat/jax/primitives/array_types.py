@@ -88,7 +88,11 @@ class Placement:
     def place(self, cotangent: jax.Array) -> jax.Array:
         """Returns `cotangent` where the array lies, as JAX expects it where axes are explicit."""
         found, wanted = jax.typeof(cotangent).sharding, self.explicit
-        if found.mesh.empty or found == wanted or wanted is None:
+        if found == wanted or wanted is None:
+            return cotangent
+        # The results of handlers have no mesh in their types under jit. JAX compiles for one device
+        # if neither an operand nor the context has a mesh.
+        if found.mesh.empty and jax.sharding.get_abstract_mesh().empty:
             return cotangent
         return jax.sharding.reshard(cotangent, wanted)
 

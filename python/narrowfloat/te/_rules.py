@@ -114,6 +114,8 @@ def keys_of(node: ast.AST) -> Iterator[ast.expr]:
     match node:
         case ast.Dict():
             yield from (key for key in node.keys if key is not None)
+        case ast.MatchMapping():
+            yield from node.keys
         case ast.Subscript():
             yield node.slice
         case ast.Call(func=ast.Attribute(attr=name), args=[first, *_]) if name in _TAKE_A_KEY:

@@ -207,6 +207,7 @@ UNCHANGED = [
     "{'cuda': 1, 'cpu': 2}['cuda']",
     "tables['cuda:0'] = {f'cuda:{rank}': a, 'cuda:%d' % rank: b, 'nccl': c}",
     "del options['cuda']",
+    "match options:\n    case {'cuda': v, f.key: 'x'}:\n        pass",
     "options.get('cuda', 0)",
     "options.pop('cuda:{}'.format(rank))",
     "dist.barrier(group=g)",
@@ -240,6 +241,8 @@ def test_other_code_stays(source: str) -> None:
     ("source", "expected"),
     [
         ("{'cuda:0': 'cuda:1'}", "{'cuda:0': 'cpu'}"),
+        ("match x:\n    case {'cuda': 'nccl'}:\n        pass",)
+        + ("match x:\n    case {'cuda': 'gloo'}:\n        pass",),
         ("f['a'].get('cuda', 'cuda')", "f['a'].get('cuda', 'cpu')"),
         ("def name():\n    return f('cuda')", "def name():\n    return f('cpu')"),
         (

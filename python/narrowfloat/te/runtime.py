@@ -88,13 +88,44 @@ def contains(name: str, container: Any) -> bool:  # noqa: ANN401  # whatever `in
 # else. Programs have methods and fields of these names, too.
 
 
+def _is_rewritten(function: object) -> bool:
+    """Returns whether a function, or one that it wraps, is of a rewritten module."""
+    while function is not None:
+        loader = getattr(function, "__globals__", {}).get("__loader__")
+        if isinstance(loader, _import_hook.RewritingLoader):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+@dynamo.assume_constant_result
+def _has_own(kind: object, method: str) -> bool:
+    """Returns whether a class, or what follows it in a `super()`, has a rewritten method."""
+    return _is_rewritten(getattr(kind, method, None))
+
+
+def _subject(thing: Any) -> object:  # noqa: ANN401  # whatever has such a method
+    """Returns the object of a `super()`, and anything else itself."""
+    return thing.__self__ if type(thing) is super else thing
+
+
+def _is_data(thing: object, classes: tuple[type, ...], method: str) -> bool:
+    """Returns whether a thing is of one of PyTorch's classes, without a rewritten method.
+
+    A method of another module that is not rewritten needs a driver, as PyTorch's own.
+    """
+    if not isinstance(_subject(thing), classes):
+        return False
+    return not _has_own(thing if type(thing) is super else type(thing), method)
+
+
 def move(
     thing: Any,  # noqa: ANN401  # whatever has a method cuda()
     *args: Any,
     **named: Any,
 ) -> object:
     """Returns a tensor, a storage or a module on the CPU. Otherwise: calls cuda()."""
-    if isinstance(thing, _MOVED):
+    if _is_data(thing, _MOVED, "cuda"):
         return thing.cpu()
     return thing.cuda(*args, **named)
 
@@ -120,7 +151,9 @@ def pin_memory(
     **named: Any,
 ) -> object:
     """Returns a tensor as it is: without a driver no memory is pinned."""
-    return thing if isinstance(thing, _DATA) else thing.pin_memory(*args, **named)
+    if _is_data(thing, _DATA, "pin_memory"):
+        return _subject(thing)
+    return thing.pin_memory(*args, **named)
 
 
 def record_stream(
@@ -129,7 +162,9 @@ def record_stream(
     **named: Any,
 ) -> object:
     """Does nothing to a tensor: memory of the CPU has no streams."""
-    return None if isinstance(thing, _DATA) else thing.record_stream(*args, **named)
+    if _is_data(thing, _DATA, "record_stream"):
+        return None
+    return thing.record_stream(*args, **named)
 
 
 def is_on_gpu(thing: Any) -> object:  # noqa: ANN401  # likewise

@@ -6,11 +6,12 @@ is not here is torch.cuda's own attribute; what it returns or raises without a G
 """
 
 import os
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -32,7 +33,12 @@ def is_available() -> bool:
     return True
 
 
-is_initialized = is_bf16_supported = is_available
+is_initialized = is_available
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Returns True: both generations have bfloat16 itself."""
+    return True
 
 
 def device_count() -> int:
@@ -100,20 +106,26 @@ def _nothing(*args: Any, **named: Any) -> None:
     """Does nothing: the CPU has neither this cache nor this queue."""
 
 
-synchronize = set_device = empty_cache = ipc_collect = _lazy_init = set_stream = _nothing
+synchronize = set_device = empty_cache = ipc_collect = _lazy_init = _nothing
 reset_peak_memory_stats = reset_max_memory_allocated = init = _nothing
 reset_accumulated_memory_stats = reset_max_memory_cached = _nothing
 
 
-class _Memory:
-    """Is torch.cuda.memory: the functions above, and what else is there."""
+class _Submodule:
+    """Is torch.cuda.NAME: what is given, what this module has of its names, and PyTorch's rest."""
+
+    def __init__(self, theirs: ModuleType, **own: object) -> None:
+        self._theirs = theirs
+        vars(self).update(own)
 
     def __getattr__(self, name: str) -> object:
-        own = globals().get(name)
-        return getattr(torch.cuda.memory, name) if own is None else own
+        theirs = getattr(self._theirs, name)
+        return globals().get(name, theirs)
 
 
-memory = _Memory()
+memory = _Submodule(torch.cuda.memory)
+graphs = _Submodule(torch.cuda.graphs)
+streams = _Submodule(torch.cuda.streams)
 
 
 def _no(*args: Any, **named: Any) -> bool:
@@ -140,14 +152,22 @@ manual_seed_all = manual_seed
 initial_seed = torch.initial_seed
 
 
+def seed() -> None:
+    """Seeds the CPU's generator with a random number."""
+    torch.seed()
+
+
+seed_all = seed
+
+
 def get_rng_state(device: object = None) -> torch.Tensor:
     """Returns the state of the CPU's generator."""
     return torch.get_rng_state()
 
 
-def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+def set_rng_state(new_state: torch.Tensor, device: object = None) -> None:
     """Sets the state of the CPU's generator."""
-    torch.set_rng_state(state)
+    torch.set_rng_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -155,9 +175,9 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [torch.get_rng_state()]
 
 
-def set_rng_state_all(states: list[torch.Tensor]) -> None:
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Sets the state of the only generator."""
-    torch.set_rng_state(states[0])
+    torch.set_rng_state(next(iter(new_states)))
 
 
 class _Generators:
@@ -174,15 +194,7 @@ class _Generators:
 
 
 default_generators = _Generators()
-random = SimpleNamespace(
-    get_rng_state=get_rng_state,
-    set_rng_state=set_rng_state,
-    get_rng_state_all=get_rng_state_all,
-    set_rng_state_all=set_rng_state_all,
-    manual_seed=manual_seed,
-    manual_seed_all=manual_seed_all,
-    initial_seed=initial_seed,
-)
+random = _Submodule(torch.cuda.random)
 
 
 class Event:
@@ -215,6 +227,7 @@ class Stream:
     def __init__(self, *args: Any, **named: Any) -> None:
         self.device = CPU
         self.cuda_stream = self.stream_id = 0
+        self._before: list[Stream] = []  # what was current at each __enter__()
 
     def record_event(self, event: Event | None = None) -> Event:
         """Returns the event, recorded."""
@@ -227,24 +240,44 @@ class Stream:
         return True
 
     def __enter__(self) -> "Stream":
+        self._before.append(current_stream())
+        set_stream(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        set_stream(self._before.pop())
 
     wait_stream = wait_event = synchronize = _nothing
 
 
 ExternalStream = Stream
-_STREAM = Stream()
+_DEFAULT_STREAM = Stream()
+
+
+class _Thread(threading.local):
+    """Holds the stream that a thread has chosen. Every thread calls __init__()."""
+
+    def __init__(self) -> None:
+        self.stream = _DEFAULT_STREAM
+
+
+_THREAD = _Thread()
+
+
+def default_stream(device: object = None) -> Stream:
+    """Returns the stream that is current until the program chooses one."""
+    return _DEFAULT_STREAM
 
 
 def current_stream(device: object = None) -> Stream:
-    """Returns the only stream."""
-    return _STREAM
+    """Returns the stream that the thread has chosen."""
+    return _THREAD.stream
 
 
-default_stream = current_stream
+def set_stream(stream: Stream | None) -> None:
+    """Makes a stream the thread's current one; None changes nothing."""
+    if stream is not None:
+        _THREAD.stream = stream
 
 
 class device(AbstractContextManager):
@@ -260,9 +293,21 @@ class device(AbstractContextManager):
 device_of = device
 
 
-def stream(stream: object) -> AbstractContextManager:
-    """Returns a context that changes nothing."""
-    return nullcontext()
+class StreamContext(AbstractContextManager):
+    """Makes a stream the current one; None changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        self._before = current_stream()
+        set_stream(self.stream)
+
+    def __exit__(self, *error: object) -> None:
+        set_stream(self._before)
+
+
+stream = StreamContext
 
 
 def use_mem_pool(*args: Any, **named: Any) -> AbstractContextManager:
@@ -280,10 +325,22 @@ class _Range(AbstractContextManager, ContextDecorator):
         pass
 
 
-nvtx = SimpleNamespace(
-    range=_Range, range_push=_nothing, range_pop=_nothing, mark=_nothing, annotate=_Range
+def _range_start(msg: str) -> int:
+    """Returns the number of a range, which range_end() takes."""
+    return 0
+
+
+nvtx = _Submodule(
+    torch.cuda.nvtx,
+    range=_Range,
+    range_push=_nothing,
+    range_pop=_nothing,
+    range_start=_range_start,
+    range_end=_nothing,
+    mark=_nothing,
+    annotate=_Range,
 )
-profiler = SimpleNamespace(start=_nothing, stop=_nothing, profile=_Range)
+profiler = _Submodule(torch.cuda.profiler, start=_nothing, stop=_nothing, profile=_Range)
 
 
 class _Autocast(torch.amp.autocast):
@@ -302,11 +359,17 @@ class _GradScaler(torch.amp.GradScaler):
         super().__init__("cpu", *args, **named)
 
 
-amp = SimpleNamespace(
-    autocast=_Autocast,
+_AUTOCAST_MODE = {
+    "autocast": _Autocast,
+    "custom_fwd": lambda *args, **named: torch.amp.custom_fwd(*args, device_type="cpu", **named),
+    "custom_bwd": lambda *args, **named: torch.amp.custom_bwd(*args, device_type="cpu", **named),
+}
+amp = _Submodule(
+    torch.cuda.amp,
+    **_AUTOCAST_MODE,
     GradScaler=_GradScaler,
-    custom_fwd=lambda *args, **named: torch.amp.custom_fwd(*args, device_type="cpu", **named),
-    custom_bwd=lambda *args, **named: torch.amp.custom_bwd(*args, device_type="cpu", **named),
+    autocast_mode=_Submodule(torch.cuda.amp.autocast_mode, **_AUTOCAST_MODE),
+    grad_scaler=_Submodule(torch.cuda.amp.grad_scaler, GradScaler=_GradScaler),
 )
 FloatTensor, DoubleTensor, HalfTensor = torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor
 BFloat16Tensor, IntTensor, LongTensor = torch.BFloat16Tensor, torch.IntTensor, torch.LongTensor

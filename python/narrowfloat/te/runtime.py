@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -104,9 +104,9 @@ def _has_own(kind: object, method: str) -> bool:
     return _is_rewritten(getattr(kind, method, None))
 
 
-def _subject(thing: Any) -> object:  # noqa: ANN401  # whatever has such a method
+def _subject(thing: object) -> object:
     """Returns the object of a `super()`, and anything else itself."""
-    return thing.__self__ if type(thing) is super else thing
+    return cast(Any, thing).__self__ if type(thing) is super else thing
 
 
 def _is_data(thing: object, classes: tuple[type, ...], method: str) -> bool:

@@ -91,6 +91,146 @@ def test_without_arguments_the_script_is_missing(run: Run) -> None:
     assert done.stderr.splitlines()[-1].endswith("the following arguments are required: SCRIPT")
 
 
+OWN_METHODS = """
+    import far
+    import torch
+    import transformer_engine
+
+    class Module(torch.nn.Linear):
+        moved = False
+
+        @torch.no_grad()
+        def cuda(self, device=None):
+            self.moved = True
+            return super().cuda(device)
+
+    class Tensor(torch.Tensor):
+        def cuda(self):
+            return "moved", super().cuda()
+
+        def pin_memory(self):
+            return "pinned", super().pin_memory()
+
+        def record_stream(self, stream):
+            return "recorded", super().record_stream(stream)
+
+    class Heir(Module):
+        pass
+
+    for module in Module(1, 1), Heir(1, 1), torch.nn.Sequential(Module(1, 1)):
+        print(module.cuda(0) is module, getattr(module, "moved", None))
+    x = torch.ones(1).as_subclass(Tensor)
+    (moved, y), (pinned, z) = x.cuda(), x.pin_memory()
+    print(moved, y.item(), pinned, z is x, *x.record_stream(torch.cuda.Stream()))
+    print(type(far.Module(1, 1).cuda()).__module__)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def graph(x, layer):
+        y = x.cuda().pin_memory()
+        y.record_stream(None)
+        return layer.cuda()(y).shape
+
+    print(graph(torch.ones(1), torch.nn.Linear(1, 1)))
+    """
+# A module that is not rewritten, whose method needs a driver.
+FAR = """
+    import torch
+    class Module(torch.nn.Linear):
+        def cuda(self):
+            return super().cuda()
+    """
+
+
+def test_methods_of_a_programs_own_modules_and_tensors_are_called(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    write(site, {"far.py": FAR})
+    write(tmp_path, {"for_cuda/train.py": OWN_METHODS})
+    done = run("-m", "narrowfloat.te", "for_cuda/train.py")
+    assert done.stdout.splitlines() == [
+        "True True",
+        "True True",
+        "True None",
+        "moved 1.0 pinned True recorded None",
+        "far",
+        "torch.Size([1])",
+    ], done.stderr
+
+
+STAND_IN = """
+    import threading
+    import torch
+    import transformer_engine
+    from torch.cuda.amp.autocast_mode import custom_fwd
+    from torch.cuda.amp.grad_scaler import GradScaler, OptState
+    from torch.cuda.graphs import CUDAGraph
+    from torch.cuda.streams import Event, Stream
+
+    c = torch.cuda
+    print(c.is_bf16_supported(including_emulation=False))
+    c.set_rng_state(new_state=c.get_rng_state())
+    c.set_rng_state_all(new_states=iter(c.get_rng_state_all()))
+    c.random.seed(), c.random.seed_all()
+    c.nvtx.range_end(c.nvtx.range_start("a"))
+    print(c.profiler.DEFAULT_FLAGS is not None, c.amp.GradScaler is GradScaler, OptState.READY.name)
+    print(c.amp.custom_fwd is custom_fwd, c.streams.Event is Event is c.Event, Stream is c.Stream)
+    for name in "nvtx", "random", "memory", "amp":
+        try:
+            getattr(getattr(c, name), "no_such")
+        except AttributeError as error:
+            print(error)
+    for make in CUDAGraph, c.graphs.CUDAGraph, c.graphs.graph_pool_handle:
+        try:
+            make()
+        except NotImplementedError as error:
+            print(error)
+
+    s, t = Stream(), c.Stream()
+    def current():
+        now = c.current_stream()
+        return {id(c.default_stream()): "default", id(s): "s", id(t): "t"}[id(now)]
+    seen = [current()]
+    with c.stream(s):
+        seen.append(current())
+        with t, s, c.StreamContext(None):
+            seen.append(current())
+            thread = threading.Thread(target=lambda: seen.append(current()))
+            thread.start()
+            thread.join()
+        seen.append(current())
+    seen.append(current())
+    c.set_stream(t), c.set_stream(None)
+    print(*seen, current())
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def graph(x):
+        c.current_stream().wait_stream(s)
+        with c.stream(s):
+            x = x + 1
+        c.current_stream().synchronize()
+        return x
+
+    print(graph(torch.ones(1)).item(), graph(torch.ones(1)).item(), current())
+    """
+
+
+def test_the_stand_in_has_the_parameters_submodules_and_streams_of_pytorch(
+    run: Run, tmp_path: Path
+) -> None:
+    write(tmp_path, {"train.py": STAND_IN})
+    done = run("-m", "narrowfloat.te", "train.py")
+    missing = "module 'torch.cuda.{}' has no attribute 'no_such'"
+    assert done.stdout.splitlines() == [
+        "True",
+        "True True READY",
+        "True True True",
+        *(missing.format(name) for name in ("nvtx", "random", "memory", "amp")),
+        *["narrowfloat.te: CUDA graphs need a GPU"] * 3,
+        "default s s default s default t",
+        "2.0 2.0 t",
+    ], done.stderr
+
+
 AT_RUN_TIME = """
     import os
     from dataclasses import dataclass

@@ -21,13 +21,14 @@ _CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
 # The names that PyTorch's Tensor.type() returns for tensors on a GPU: "torch.cuda.FloatTensor".
 _CUDA_TENSOR_TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 _NCCL = re.compile(r"(cpu:gloo,)?(cuda:)?nccl")
-# Arguments that place a process on a GPU, by function. gloo and modules on the CPU take none.
-_PLACING_ARGUMENTS = {
+# Arguments that place a process on a GPU, by PyTorch's function. gloo and modules on the CPU take
+# none.
+PLACING_ARGUMENTS = {
     "barrier": {"device_ids"},
     "init_process_group": {"device_id"},
-    "DistributedDataParallel": {"device_ids", "output_device"},
-    "DDP": {"device_ids", "output_device"},
+    "DistributedDataParallel.__init__": {"device_ids", "output_device"},
 }
+_GPU_ARGUMENTS = {"pin_memory"}.union(*PLACING_ARGUMENTS.values())
 # torch.NAME means CUDA when it is called with so many arguments; one more names the device.
 _AUTOCAST_OF_CUDA = {"is_autocast_enabled": 0, "set_autocast_enabled": 1}
 # Paths below torch of what depends on CUDA's dtype of autocast -> our function.
@@ -306,19 +307,18 @@ def forked_generator(node: ast.Call, context: Context) -> ast.AST | None:
     return None
 
 
-def pinned_memory(node: ast.keyword, context: Context) -> ast.AST | None:
-    """Replaces pin_memory=True by False."""
-    if node.arg == "pin_memory" and isinstance(node.value, ast.Constant) and node.value.value:
-        return ast.keyword(node.arg, ast.Constant(False))
+def gpu_arguments(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces f(pin_memory=y), and others that need a GPU, by a function that may drop them.
+
+    Whether f is PyTorch's is known at run time; so are the arguments of torch.f(**options).
+    """
+    name = ast.unparse(node.func).rpartition(".")[2]
+    names = _GPU_ARGUMENTS | ({None} if context.is_torch(node.func, name) else set())
+    for keyword in node.keywords:
+        is_off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        if keyword.arg in names and not is_off:
+            return ast.Call(_runtime("call"), [node.func, *node.args], node.keywords)
     return None
-
-
-def placed_process(node: ast.Call, context: Context) -> ast.AST | None:
-    """Drops the arguments that place a process on a GPU, such as barrier(device_ids=[rank])."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-    dropped = _PLACING_ARGUMENTS.get(name, set())
-    kept = [keyword for keyword in node.keywords if keyword.arg not in dropped]
-    return ast.Call(node.func, node.args, kept) if len(kept) < len(node.keywords) else None
 
 
 def batched_product(node: ast.Call, context: Context) -> ast.AST | None:
@@ -504,11 +504,11 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         autocast_of_cpu,
         autocast_dtype,
         forked_generator,
-        placed_process,
         batched_product,
         file_loader,
+        gpu_arguments,
     ),
-    ast.keyword: (pinned_memory, device_argument, jax_platform),
+    ast.keyword: (device_argument, jax_platform),
     ast.Attribute: (
         cuda_module,
         cuda_version,

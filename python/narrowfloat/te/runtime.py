@@ -2,11 +2,13 @@
 """Functions that rewritten modules call at run time, in place of CUDA's part of PyTorch."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
+from types import BuiltinFunctionType
 from typing import Any, cast
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from narrowfloat.pytorch._slow_products import SLOW_DTYPES
 from narrowfloat.te import _host, _import_hook, cuda, dynamo
+from narrowfloat.te._rules import PLACING_ARGUMENTS
 
 CPU = cuda.CPU
 # Classes of PyTorch's whose instances are data on a device, and those that cuda() moves.
@@ -25,6 +28,7 @@ __all__ = [
     "autocast",
     "baddbmm",
     "bmm",
+    "call",
     "coalescing_manager",
     "compile",
     "contains",
@@ -165,6 +169,30 @@ def record_stream(
     if _is_data(thing, _DATA, "record_stream"):
         return None
     return thing.record_stream(*args, **named)
+
+
+@dynamo.assume_constant_result
+def _is_needless(name: str, function: Any) -> bool:  # noqa: ANN401  # whatever is called
+    """Returns whether an argument needs a GPU and is one of a function of PyTorch's."""
+    if isinstance(function, type):
+        function = cast(Any, function).__init__
+    module = str(getattr(function, "__module__", None)).partition(".")[0]
+    is_native = isinstance(function, BuiltinFunctionType)
+    of_tensor = is_native and isinstance(function.__self__, torch.Tensor)
+    if _is_rewritten(function) or not (module == "torch" or of_tensor):
+        return False
+    return name == "pin_memory" or name in PLACING_ARGUMENTS.get(function.__qualname__, ())
+
+
+def call(
+    function: Callable[..., object],
+    *args: Any,
+    **named: Any,
+) -> object:
+    """Returns function(...); PyTorch's without pinned memory, and not placed on a GPU."""
+    called = args[0] if function is functools.partial and args else function
+    kept = {name: named[name] for name in named if not _is_needless(name, called)}
+    return function(*args, **kept)
 
 
 def is_on_gpu(thing: Any) -> object:  # noqa: ANN401  # likewise

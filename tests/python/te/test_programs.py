@@ -231,6 +231,67 @@ def test_the_stand_in_has_the_parameters_submodules_and_streams_of_pytorch(
     ], done.stderr
 
 
+GPU_ARGUMENTS = """
+    import functools
+    import torch
+    import torch.distributed as dist
+    import transformer_engine
+    from torch.nn.parallel import DistributedDataParallel as Parallel
+
+    def own(pin_memory=None):
+        return pin_memory
+
+    class DDP:
+        def __init__(self, device_ids, output_device=None):
+            self.given = device_ids, output_device
+
+        def barrier(self, device_ids):
+            return device_ids
+
+    class Heir(Parallel):
+        def __init__(self, module, device_ids):
+            super().__init__(module, device_ids=device_ids)
+
+    flag = torch.cuda.is_available()
+    options = dict(pin_memory=True)
+    options.update(pin_memory=flag)
+    print(own(pin_memory=True), own(**options), functools.partial(own, pin_memory=3)())
+    print(DDP(device_ids=[3], output_device=3).given, DDP([1]).barrier(device_ids=[1]))
+    x = torch.empty(3, pin_memory=flag)
+    made = torch.empty_like(x, **options), x.new_empty(3, pin_memory=flag)
+    made += torch.tensor([1.0], pin_memory=True), functools.partial(torch.ones, pin_memory=flag)(3)
+    print(*(each.is_pinned() for each in made))
+    store = dist.HashStore()
+    device = torch.device("cuda:0")
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
+    dist.barrier(device_ids=[0])
+    for kind in Parallel, Heir:
+        print(kind(torch.nn.Linear(1, 1).cuda(), device_ids=[0]).device_ids)
+    dist.destroy_process_group()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def graph(x):
+        return x + torch.ones(1, pin_memory=True), own(pin_memory=True)
+
+    print(graph(torch.ones(1)))
+    """
+
+
+def test_arguments_that_need_a_gpu_are_dropped_of_pytorchs_functions_alone(
+    run: Run, tmp_path: Path
+) -> None:
+    write(tmp_path, {"train.py": GPU_ARGUMENTS})
+    done = run("-m", "narrowfloat.te", "train.py")
+    assert done.stdout.splitlines() == [
+        "True True 3",
+        "([3], 3) [1]",
+        "False False False False",
+        "None",
+        "None",
+        "(tensor([2.]), True)",
+    ], done.stderr
+
+
 AT_RUN_TIME = """
     import os
     from dataclasses import dataclass

@@ -65,7 +65,6 @@ CHANGED = {
             "from torch.random import fork_rng\n__narrowfloat_te__.fork_rng()",
         ),
     ],
-    _rules.pinned_memory: [("f(pin_memory=True)", "f(pin_memory=False)")],
     _rules.move_to: [
         ("x.to(0, torch.half)", "__narrowfloat_te__.to(x, 0, torch.half)"),
         ("x.to(device, copy=True)", "__narrowfloat_te__.to(x, device, copy=True)"),
@@ -85,10 +84,14 @@ CHANGED = {
         ("'cuda' in name", "__narrowfloat_te__.contains('cuda', name)"),
         ("'cuda:0' not in names", "not __narrowfloat_te__.contains('cuda:0', names)"),
     ],
-    _rules.placed_process: [
-        ("dist.barrier(device_ids=[rank])", "dist.barrier()"),
-        ("DDP(model, device_ids=[rank], output_device=rank)", "DDP(model)"),
-        ("init_process_group('gloo', device_id=d)", "init_process_group('gloo')"),
+    _rules.gpu_arguments: [
+        ("f(1, pin_memory=True)", "__narrowfloat_te__.call(f, 1, pin_memory=True)"),
+        ("f(pin_memory=wanted)", "__narrowfloat_te__.call(f, pin_memory=wanted)"),
+        ("torch.empty(2, **options)", "__narrowfloat_te__.call(torch.empty, 2, **options)"),
+        ("dist.barrier(device_ids=[0])",)
+        + ("__narrowfloat_te__.call(dist.barrier, device_ids=[0])",),
+        ("DDP(m, output_device=rank)", "__narrowfloat_te__.call(DDP, m, output_device=rank)"),
+        ("start('nccl', device_id=d)", "__narrowfloat_te__.call(start, 'gloo', device_id=d)"),
     ],
     _rules.batched_product: [
         ("y = torch.bmm(a, b)", "y = __narrowfloat_te__.bmm(a, b)"),
@@ -187,7 +190,9 @@ UNCHANGED = [
     "torch.is_autocast_enabled('cuda_like')",
     "torch.set_autocast_enabled('cpu', True)",
     "f(pin_memory=False)",
-    "f(pin_memory=wanted)",
+    "f(pin_memory=None)",
+    "f(**options)",
+    "torch.empty(2)",
     "x.to(False)",
     "x.to()",
     "x.to(None)",
@@ -211,7 +216,6 @@ UNCHANGED = [
     "options.get('cuda', 0)",
     "options.pop('cuda:{}'.format(rank))",
     "dist.barrier(group=g)",
-    "build(device_ids=[rank])",
     "torch.backends.cuda.matmul.allow_tf32 = True",
     "other.device('x')",
     "products = {torch.bmm: 2}",

@@ -183,6 +183,14 @@ def test_is_cuda_of_a_class_depends_on_whether_pytorch_reads_it(te: ModuleType) 
         dist.destroy_process_group()
 
 
+def test_empty_quantized_tensors_are_pinned_only_where_a_driver_is(te: ModuleType) -> None:
+    tex = te.tensor.mxfp8_tensor.tex
+    made = te.MXFP8Quantizer(tex.DType.kFloat8E4M3).make_empty((32, 32), pin_memory=True)
+    assert made._rowwise_data.is_pinned() is torch.cuda.is_available()
+    plain = tex.create_empty_quantized_tensor(None, (2, 3), torch.half, "cpu", True)
+    assert plain.is_pinned() is torch.cuda.is_available()
+
+
 def test_storages_that_a_program_moves_are_loaded() -> None:
     file = BytesIO()
     torch.save(torch.arange(3.0), file)

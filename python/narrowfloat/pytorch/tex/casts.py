@@ -135,9 +135,10 @@ def create_empty_quantized_tensor(
     pin_memory: bool = False,
 ) -> TensorLike:
     """Returns a tensor of the quantizer whose buffers are not initialised; plain without a
-    quantizer.
+    quantizer. No memory is pinned without a driver.
     """
     device = torch.get_default_device() if device is None else torch.device(device)
+    pin_memory = pin_memory and torch.cuda.is_available()
     if quantizer is None:
         return torch.empty(tuple(shape), dtype=dtype, device=device, pin_memory=pin_memory)
     own = native(quantizer)

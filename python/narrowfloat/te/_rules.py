@@ -341,6 +341,19 @@ def cuda_module(node: ast.Attribute, context: Context) -> ast.AST | None:
     return _runtime("cuda", ctx=node.ctx) if context.is_torch(node, "cuda") else None
 
 
+def device_module(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces getattr(torch, "cuda") by the stand-in, and torch.get_device_module(device) too.
+
+    The latter's device may be known at run time only.
+    """
+    match node:
+        case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant("cuda"), *_]):
+            return _runtime("cuda") if context.is_torch(owner) else None
+    if context.is_torch(node.func, "get_device_module"):
+        return ast.Call(_runtime("get_device_module"), node.args, node.keywords)
+    return None
+
+
 def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
     """Replaces torch.version.cuda by the version that the stand-in names."""
     if context.is_torch(node, "version", "cuda"):
@@ -506,6 +519,7 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         forked_generator,
         batched_product,
         file_loader,
+        device_module,
         gpu_arguments,
     ),
     ast.keyword: (device_argument, jax_platform),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -37,6 +37,7 @@ __all__ = [
     "dynamo",
     "fork_rng",
     "get_autocast_dtype",
+    "get_device_module",
     "is_on_gpu",
     "is_part_on_gpu",
     "move",
@@ -76,6 +77,13 @@ def place(device: object) -> object:
     if isinstance(device, torch.device):
         return CPU if device.type == "cuda" else device
     return "cpu" if isinstance(device, int) and not isinstance(device, bool) else device
+
+
+def get_device_module(device: torch.device | str | None = None) -> ModuleType:
+    """Returns torch.get_device_module(...); the stand-in for the CPU, and for no device."""
+    if device is None or torch.device(cast(Any, place(device))).type == "cpu":
+        return cuda
+    return torch.get_device_module(device)
 
 
 def contains(name: str, container: Any) -> bool:  # noqa: ANN401  # whatever `in` takes

@@ -108,6 +108,11 @@ CHANGED = {
             "import torch as t\n__narrowfloat_te__.cuda.Stream()",
         ),
     ],
+    _rules.device_module: [
+        ("getattr(torch, 'cuda', None)", "__narrowfloat_te__.cuda"),
+        ("torch.get_device_module('cuda')", "__narrowfloat_te__.get_device_module('cpu')"),
+        ("torch.get_device_module(x.device)", "__narrowfloat_te__.get_device_module(x.device)"),
+    ],
     _rules.jax_function: [
         ("jax.nn.scaled_matmul(a, b)", "__narrowfloat_te_jax__.scaled_matmul(a, b)"),
         ("jax.lax.reduce_precision(x, 4, 3)", "__narrowfloat_te_jax__.reduce_precision(x, 4, 3)"),
@@ -193,6 +198,8 @@ UNCHANGED = [
     "f(pin_memory=None)",
     "f(**options)",
     "torch.empty(2)",
+    "getattr(torch, 'float16')",
+    "getattr(x, name)",
     "x.to(False)",
     "x.to()",
     "x.to(None)",

@@ -135,6 +135,12 @@ def test_a_device_that_is_known_at_run_time(given: object, want: object) -> None
     assert runtime.place(given) == want
 
 
+def test_the_module_of_a_device_is_the_stand_in() -> None:
+    for device in (None, "cuda", "cuda:1", "cpu:0", torch.device("cuda:0"), torch.device("cpu")):
+        assert runtime.get_device_module(device) is cuda
+    assert runtime.get_device_module("mps") is torch.mps
+
+
 class Own:
     """Has methods and a field named as those of tensors."""
 

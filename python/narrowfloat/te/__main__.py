@@ -10,7 +10,7 @@ from pathlib import Path
 from narrowfloat import te
 from narrowfloat.te import _import_hook, _script
 from narrowfloat.te._explain import explain
-from narrowfloat.te._settings import GENERATIONS, package_names
+from narrowfloat.te._settings import ALSO, GENERATIONS, SCRIPT, package_names
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,16 +47,20 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _error_in(options: argparse.Namespace) -> str | None:
-    """Returns what is wrong with SCRIPT or with the packages of --also; None for nothing.
+    """Returns what is wrong with SCRIPT or with the packages to rewrite; None for nothing.
 
+    A process that a script starts inherits ALSO, and need not find the packages of the script.
     Requires: sys.path[0] is the folder of the script.
     """
     script: Path = options.script
     if not script.exists() or script.is_dir() or not os.access(script, os.R_OK):
         return f"SCRIPT must be a file that can be read, got {script}"
-    for name in package_names(options.also):
-        if not _can_be_imported(name.partition(".")[0]):
-            return f"--also must name packages that can be imported, got {name}"
+    inherited = SCRIPT in os.environ
+    given = {"--also": options.also, ALSO: "" if inherited else os.environ.get(ALSO, "")}
+    for origin, text in given.items():
+        for name in package_names(text):
+            if not _can_be_imported(name.partition(".")[0]):
+                return f"{origin} must name packages that can be imported, got {name}"
     return None
 
 

@@ -55,7 +55,9 @@ def test_a_further_package_is_rewritten_when_it_is_named(
     main = "import far.away, farther; print(far.away.device(), farther.device())"
     write(tmp_path / "for_cuda", {"a.py": main})
     assert run("-m", "narrowfloat.te", "--also", "far", "for_cuda/a.py").stdout == "cpu cuda\n"
-    assert run("-m", "narrowfloat.te", "for_cuda/a.py", NF_TE_ALSO="far,x").stdout == "cpu cuda\n"
+    assert (
+        run("-m", "narrowfloat.te", "for_cuda/a.py", NF_TE_ALSO="far,json").stdout == "cpu cuda\n"
+    )
 
 
 def test_an_error_of_a_script_shows_its_own_line(run: Run, tmp_path: Path) -> None:
@@ -83,6 +85,22 @@ def test_wrong_arguments_are_one_line(
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"python -m narrowfloat.te: error: {message}")
+
+
+def test_packages_of_the_environment_must_be_there_unless_a_script_chose_them(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    write(site, {"far/__init__.py": ""})
+    write(tmp_path, {"train.py": "print('ran')"})
+    done = run("-m", "narrowfloat.te", "train.py", NF_TE_ALSO="far, nosuch")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "python -m narrowfloat.te: error: NF_TE_ALSO must name packages that can be imported, "
+        "got nosuch\n",
+    )
+    done = run("-m", "narrowfloat.te", "train.py", NF_TE_ALSO="nosuch", NF_TE_SCRIPT="a.py")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
 def test_without_arguments_the_script_is_missing(run: Run) -> None:

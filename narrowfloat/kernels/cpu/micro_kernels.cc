@@ -178,19 +178,20 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   MicroRun in = runs.first;
   for (std::size_t r = 0; r < runs.rows; Advance(r++, in, runs)) {
     NF_DCHECK(IsWritable(in));
-    VectorWriter out = WriterTo(in.codes, in.nontemporal);
-    NF_DCHECK(!out.is_shifted || (kMayShift && in.copy == nullptr));
-    if (!kMayShift) out.is_shifted = false;  // a constant, so that nothing is compiled for it
-    if (in.copy == nullptr) {
-      WithWriter(out, [&](auto& codes) NF_INLINE_ATTR {
-        encode(in,
-               [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
-      });
-    } else {
+    const VectorWriter out = WriterTo(in.codes, in.nontemporal);
+    const auto encode_to = [&](auto& codes) NF_INLINE_ATTR {
+      encode(in,
+             [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
+    };
+    if (in.copy != nullptr) {
       encode(in, [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR {
         out.Put(d, vector, i);
         hn::StoreU(vector, d, reinterpret_cast<std::uint8_t*>(in.copy) + i);
       });
+    } else if constexpr (kMayShift) {
+      WithWriter(out, encode_to);
+    } else {
+      encode_to(out);
     }
   }
 }

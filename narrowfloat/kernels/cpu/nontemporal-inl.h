@@ -71,34 +71,34 @@ struct VectorWriter {
   bool nontemporal = false;  // uses non-temporal stores
   bool is_shifted = false;   // `to` is then not aligned to HWY_MAX_BYTES
 
-  /// Stores a vector `at` bytes after `to`. Requires: non-temporal vectors are aligned there; a
-  /// ShiftedWriter writes others.
+  /// Stores a vector `at` bytes after `to`. Requires: non-temporal vectors are aligned there.
   template <class D>
   HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
     auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
+    NF_DCHECK(!nontemporal ||
+              reinterpret_cast<std::uintptr_t>(place) % (hn::MaxLanes(d) * sizeof *place) == 0);
     nontemporal ? hn::Stream(vector, d, place) : hn::StoreU(vector, d, place);
   }
   HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, is_shifted}; }
 };
 
-/// Writes a run that begins inside a vector of kBytes with non-temporal stores of whole vectors:
-/// each holds the end of one vector that was put and the beginning of the next. Stores of
+/// Writes a run that begins inside a vector of kBytes in memory with non-temporal stores of whole
+/// vectors: each holds the end of one vector that was put and the beginning of the next. Stores of
 /// kNontemporalAlignment each took up to twice as long (docs/performance.md).
 /// Worked example: kBytes 64, a run from address 16 on. The first vector's first 48 bytes go to 16,
 /// its last 16 and 48 of the second to 64, and so on; Finish writes the last 16 of the last.
-/// Its members are vectors, which SVE does not allow: it is not used with vectors of 16 bytes.
 template <std::size_t kBytes>
 class ShiftedWriter {
   using D = hn::CappedTag<std::uint64_t, kBytes / 8>;
   using V = hn::Vec<D>;
 
  public:
-  /// Requires, if vectors are put: `to` is aligned to kNontemporalAlignment, not to kBytes.
+  /// Requires: `to` is aligned to kNontemporalAlignment, not to kBytes.
   explicit HWY_INLINE ShiftedWriter(std::uint8_t* to)
-      : past_(reinterpret_cast<std::uintptr_t>(to) % kBytes),
-        next_(to),
-        order_(hn::Iota(D(), (kBytes - past_) / 8)),
-        held_(hn::Zero(D())) {}
+      : past_(reinterpret_cast<std::uintptr_t>(to) % kBytes), next_(to) {
+    NF_DCHECK(past_ != 0 && past_ % cpu::kNontemporalAlignment == 0);
+    hn::Store(hn::Iota(D(), (kBytes - past_) / 8), D(), order_);
+  }
 
   /// Writes the vector that follows the last one. A shorter vector must be the run's last.
   template <class DPart>
@@ -111,10 +111,9 @@ class ShiftedWriter {
       if (holds_) {
         hn::Stream(Joined(bits), D(), reinterpret_cast<std::uint64_t*>(next_ - past_));
       } else {
-        NF_DCHECK(past_ % cpu::kNontemporalAlignment == 0 && past_ != 0);
         StoreBlocks(bits, 0, kBytes - past_, next_);
       }
-      held_ = bits;
+      hn::Store(bits, D(), held_);
       holds_ = true;
       next_ += kBytes;
     }
@@ -122,19 +121,23 @@ class ShiftedWriter {
   HWY_INLINE ShiftedWriter& From(std::size_t /*at*/) { return *this; }
   /// Writes what is held of the last vector.
   HWY_INLINE void Finish() {
-    if (holds_) StoreBlocks(held_, kBytes - past_, past_, next_ - past_);
+    if (holds_) StoreBlocks(hn::Load(D(), held_), kBytes - past_, past_, next_ - past_);
     holds_ = false;
   }
 
  private:
   /// Returns the last past_ bytes of the vector that is held and the first ones of `bits`.
   HWY_INLINE V Joined(V bits) const {
+    const D d;
+    const V held = hn::Load(d, held_);
 #if HWY_TARGET <= HWY_AVX3
-    if constexpr (kBytes == 64)
-      return V{_mm512_permutex2var_epi64(held_.raw, order_.raw, bits.raw)};
+    if constexpr (kBytes == 64) {
+      const V order = hn::Load(d, order_);
+      return V{_mm512_permutex2var_epi64(held.raw, order.raw, bits.raw)};
+    }
 #endif
     static_assert(kBytes <= 2 * cpu::kNontemporalAlignment || HWY_TARGET <= HWY_AVX3);
-    return hn::ConcatLowerUpper(D(), bits, held_);
+    return hn::ConcatLowerUpper(d, bits, held);
   }
   /// Stores `count` bytes of a vector from byte `from` on, as non-temporal blocks.
   static HWY_INLINE void StoreBlocks(V bits, std::size_t from, std::size_t count,
@@ -149,9 +152,10 @@ class ShiftedWriter {
 
   std::size_t past_;    // bytes from the beginning of a vector in memory to the run
   std::uint8_t* next_;  // where the next vector that is put begins
-  V order_;             // of Joined: indices into both vectors
-  V held_;
   bool holds_ = false;
+  // Arrays, because SVE allows no vector as a member.
+  alignas(kBytes) std::uint64_t held_[kBytes / 8];   // the last vector
+  alignas(kBytes) std::uint64_t order_[kBytes / 8];  // of Joined: indices into both vectors
 };
 
 /// Returns the writer of a run. Requires: IsNontemporalAligned(to), if it is to be non-temporal.

@@ -13,7 +13,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-# What moves the cursor or turns the direction of text, but for the ends of lines (tools/text.cc).
+# Characters that move the cursor or turn the direction of the text after them, except line feeds:
+# those that the program `narrowfloat` escapes.
 _STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -112,8 +113,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _escaped(text: str) -> str:
-    """Returns the text with the control characters and marks of direction of its names escaped."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Escapes control characters and marks of direction, which names from files may hold."""
+    return _STEERING.sub(
+        lambda found: (r"\x{:02x}" if found[0] < "\u0100" else r"\u{:04x}").format(ord(found[0])),
+        text,
+    )
 
 
 def _print(text: str) -> Exit | None:

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from cli import run as cli_run
+from cli import write_file
 from narrowfloat.debug import __main__ as command
 from narrowfloat.debug._config_file import DEEPEST, LARGEST_FILE, BadFile, read_config, read_layers
 
@@ -65,6 +68,14 @@ def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture, tmp_path
     file.write_text('"a\\e[31m\\u202e": {enabled: True}\n')
     code, out, _ = run(capsys, "check", file)
     assert (code, out) == (1, "section a\\x1b[31m\\u202e: layers is missing\n\n1 problem\n")
+
+
+def test_the_program_escapes_the_same_characters(tmp_path: Path) -> None:
+    points = [chr(point) for point in range(1, 0x3000) if chr(point) != "\n"]
+    names = ["".join(points[i : i + 256]) for i in range(0, len(points), 256)]
+    file = write_file(tmp_path / "names", dict.fromkeys(names, np.zeros(0, np.float32)))
+    shown = cli_run("inspect", file).stdout
+    assert [name for name in names if command._escaped(name) not in shown] == []
 
 
 def test_a_finding(capsys: pytest.CaptureFixture, good: Path, tmp_path: Path) -> None:

@@ -58,10 +58,11 @@ def _bits_of(x: jax.Array) -> jax.Array:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["tensor"], meta_fields=["dtypes"])
 @dataclass(frozen=True)
 class _Bits:
-    """A quantized tensor whose leaves are the bits of what they were, and the dtypes of that.
+    """Holds a quantized tensor whose floats are kept as integers of the same bits.
 
-    jax.checkpoint puts reduce_precision on the floats that its policy saves and the forward pass
-    reads too. XLA rounds codes there as IEEE types of their widths, whose largest are NaN.
+    dtypes: those of the floats and integers before. jax.checkpoint puts reduce_precision on floats
+    that its policy saves and the forward pass reads too. XLA rounds E4M3 there as an IEEE type of
+    4 exponent bits, whose largest codes are infinity and NaN, and whose smallest it flushes to 0.
     """
 
     tensor: ScaledTensor

@@ -310,7 +310,8 @@ def forked_generator(node: ast.Call, context: Context) -> ast.AST | None:
 def gpu_arguments(node: ast.Call, context: Context) -> ast.AST | None:
     """Replaces f(pin_memory=y), and others that need a GPU, by a function that may drop them.
 
-    Whether f is PyTorch's is known at run time; so are the arguments of torch.f(**options).
+    Only at run time is it known whether f is a function of PyTorch's, and which arguments
+    `**options` holds.
     """
     name = ast.unparse(node.func).rpartition(".")[2]
     names = _GPU_ARGUMENTS | ({None} if context.is_torch(node.func, name) else set())

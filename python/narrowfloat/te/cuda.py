@@ -112,7 +112,11 @@ reset_accumulated_memory_stats = reset_max_memory_cached = _nothing
 
 
 class _Submodule:
-    """Is torch.cuda.NAME: what is given, what this module has of its names, and PyTorch's rest."""
+    """Stands for a submodule of torch.cuda, `theirs`.
+
+    An attribute is that of `own`, else this module's of the same name, else PyTorch's. Errors:
+    AttributeError for names that PyTorch's submodule lacks.
+    """
 
     def __init__(self, theirs: ModuleType, **own: object) -> None:
         self._theirs = theirs
@@ -255,7 +259,7 @@ _DEFAULT_STREAM = Stream()
 
 
 class _Thread(threading.local):
-    """Holds the stream that a thread has chosen. Every thread calls __init__()."""
+    """Holds the stream that a thread has chosen. Python calls __init__() once in each thread."""
 
     def __init__(self) -> None:
         self.stream = _DEFAULT_STREAM

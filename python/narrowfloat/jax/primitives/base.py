@@ -38,7 +38,7 @@ class BasePrimitive:
     name: the primitive's name. target: the handler's, if it differs.
     static_args: names of the static parameters, in order.
     aliases: operands whose memory becomes a result's.
-    makes_codes: whether results are codes, which policies of jax.checkpoint may not save.
+    makes_codes: whether results are codes, which jax.checkpoint computes again in place of saving.
     """
 
     name: ClassVar[str]
@@ -134,10 +134,10 @@ def _add_rules(cls: type[BasePrimitive]) -> None:
 def _make_again(
     saveable: object, unknown: Sequence[bool], has_in_backward: Sequence[bool], eqn: JaxprEqn
 ) -> tuple:
-    """Makes results in the backward pass of jax.checkpoint again, whatever its policy.
+    """Computes codes again in the backward pass of jax.checkpoint, whatever its policy saves.
 
-    JAX puts reduce_precision on floats that it saves, which changes codes, as
-    narrowfloat.jax.backward explains.
+    A rule of jax.interpreters.partial_eval. JAX puts reduce_precision on floats that it saves,
+    which changes codes, as narrowfloat.jax.backward explains.
     """
     operands = zip(eqn.invars, has_in_backward, strict=True)
     needed = [operand for operand, has in operands if not has]

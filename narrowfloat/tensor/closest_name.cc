@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-constexpr std::size_t kLongest = 64;  // of a text that is compared; hostile ones may be megabytes
+constexpr std::size_t kLongest = 64;  // limit of compared texts; untrusted ones may be megabytes
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -19,9 +19,9 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-/// Counts the insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`
-/// (the distance of optimal string alignment). `row[j]` is the count for the first i + 1 characters
-/// of `a` and the first j of `b`; `above` is the row of i characters of `a`, `above_that` of i - 1.
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `a`
+/// into `b` (optimal string alignment distance). `row[j]` is the count for the first i + 1
+/// characters of `a` and j of `b`; `above` has the counts for i of `a`, `above_that` for i - 1.
 std::size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1), above(row.size()), above_that(row.size());
   std::iota(row.begin(), row.end(), std::size_t{0});

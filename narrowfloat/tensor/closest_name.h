@@ -7,14 +7,14 @@
 
 namespace narrowfloat {
 
-/// Returns the name closest to a misspelled `text`: the first one that begins with it, else the
-/// nearest one by insertions, deletions, replacements and swaps of neighbouring characters: at most
-/// one per three characters of `text`, or one for two characters. Upper and lower case count as
-/// equal. Returns an empty text if no name is that near, or `text` has fewer than 2 or more than 64
-/// characters.
+/// Returns the name closest to a misspelled `text`: the first name that begins with `text`, else
+/// the name at the smallest edit distance (insertions, deletions, replacements, swaps of
+/// neighbours). The distance is at most one per three characters of `text`, or one for two
+/// characters. Ignores case. Returns an empty text if no name is that close, or `text` has fewer
+/// than 2 or more than 64 characters.
 std::string_view ClosestName(std::string_view text, std::span<const std::string_view> names);
 
-/// Returns " (did you mean 'NAME'?)" for messages, or nothing.
+/// Returns " (did you mean 'NAME'?)" for a message, or an empty text if no name is close.
 std::string DidYouMean(std::string_view text, std::span<const std::string_view> names);
 
 }  // namespace narrowfloat

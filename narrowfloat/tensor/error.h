@@ -10,22 +10,22 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The caller's values are wrong.
+/// Thrown if an argument, a spec or a file's content is invalid.
 class InvalidArgument : public Error {
   using Error::Error;
 };
 
-/// The request is right, but this build or this machine cannot serve it.
+/// Thrown if the request is valid, but this build or this machine does not support it.
 class Unsupported : public Error {
   using Error::Error;
 };
 
-/// A device's driver failed.
+/// Thrown if a device's driver fails.
 class DeviceError : public Error {
   using Error::Error;
 };
 
-/// The file system failed, or a file changed while it was read. Damaged content is InvalidArgument.
+/// Thrown if the file system fails, or a file changes during a read. Damage is InvalidArgument.
 class IoError : public Error {
   using Error::Error;
 };

@@ -5,11 +5,11 @@
 
 namespace narrowfloat {
 
-/// Sets round to nearest, subnormals kept, exceptions masked; the destructor restores the thread's
-/// own settings and, on x86, its flags. Every function that parses, compares or computes floats
-/// begins with one, and every task body too: a worker thread has the settings of its creator, and
-/// XLA's CPU runtime calls with denormals flushed to zero. Functions that only move bytes need
-/// none. Both members are out of line, so that no floating-point operation moves across them.
+/// Sets round to nearest, no flush to zero, masked exceptions. The destructor restores the thread's
+/// settings and, on x86, its flags. Every function that parses, compares or computes floats begins
+/// with a FloatEnvironment, and so does every task body: a worker thread has its creator's
+/// settings, and XLA's CPU runtime flushes denormals to zero. Functions that only move bytes need
+/// none. Both members are out of line: no floating-point operation can move across them.
 class FloatEnvironment {
  public:
   FloatEnvironment() noexcept;

@@ -9,7 +9,7 @@
 namespace narrowfloat {
 namespace {
 
-// Each group has a multiple of this many rows if only the device knows the groups' rows.
+// If the groups' rows are known on the device only, each group has a multiple of this many rows.
 constexpr std::size_t kGroupRows = 128;
 
 /// The dimension of a scale grid that grows with a group's rows: its padding multiple, the rows per
@@ -25,7 +25,7 @@ GridRows GridRowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGr
   return {layout.block_multiple, scheme.block.cols, grid.padded_lines};
 }
 
-/// Returns the scales of a direction that fit any distribution of the rows to groups.
+/// Returns the number of a direction's scales that fits any distribution of rows to groups.
 std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixShape all,
                           std::size_t groups) {
   const ScaleGrid grid = MakeScaleGrid(scheme, direction, all);
@@ -34,7 +34,7 @@ std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixS
   return grid.Items() + (fits ? 0 : (groups - 1) * rows.multiple * rows.others);
 }
 
-/// Returns the groups as one matrix; no columns if their numbers of columns differ.
+/// Returns the shape of all groups as one matrix; 0x0 if their numbers of columns differ.
 MatrixShape AsOneMatrix(std::span<const Shape> groups) {
   MatrixShape all{0, 0};
   for (const Shape& shape : groups) {

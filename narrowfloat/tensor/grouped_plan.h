@@ -16,7 +16,7 @@ struct GroupSlice {
   bool operator==(const GroupSlice&) const = default;
 };
 
-/// The buffers of one role, of all groups, adjacent in one flat buffer.
+/// One role's buffers of all groups, adjacent in one flat buffer.
 struct PackedBuffer {
   BufferPlan whole;                // its shape is {items}
   std::vector<GroupSlice> groups;  // in the order of the groups
@@ -31,13 +31,13 @@ struct GroupedPlan {
 
 /// Plans the packed buffers of groups of those shapes. Groups may be empty, and may differ in every
 /// dimension.
-/// Shapes: each group's buffer is that of PlanQuantize and follows the buffer of the group before:
-/// codes at the group's offset in elements (transposed ones too), scales at the sum of the padded
-/// sizes, per-tensor scales and amaxes at the group's index. If all groups have one K, a buffer of
-/// scales is at least as large as TransformerEngine's, whose size does not depend on the groups'
-/// rows: that of all rows as one tensor and, if scales are padded to a multiple of rows that does
-/// not divide 128, the scales of that multiple for each group but one. Items outside all groups are
-/// zero by convention; the caller writes them.
+/// Shapes: each group's buffer has the shape that PlanQuantize gives, and follows the buffer of the
+/// group before. Codes (transposed ones too) begin at the group's offset in elements, scales at the
+/// sum of the padded sizes, per-tensor scales and amaxes at the group's index. If all groups have
+/// the same K, a buffer of scales is at least as large as in TransformerEngine, where its size does
+/// not depend on the groups' rows: it holds the scales of all rows as one tensor. A padding
+/// multiple of rows that does not divide 128 adds its scales once for each group but one. Items
+/// outside all groups are zero by convention; the caller writes them.
 /// Errors: as PlanQuantize, for the first group with an invalid shape.
 /// Source: TransformerEngine common/common.h (GroupedTensor), common/cast/core/grouped_layout.cuh.
 GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> groups);

@@ -15,8 +15,8 @@ ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixSha
   const bool rowwise = direction == Direction::kRowwise;
   ScaleGrid grid{1, 1, 1, 1, rowwise ? layout.rowwise_order : layout.columnwise_order};
   if (layout.lines_per_scale == 0) return grid;
-  // The transposed block of the columnwise direction makes block.cols the length along a line in
-  // both directions.
+  // A columnwise block is the rowwise one transposed, so that block.cols is its length along a line
+  // in both directions.
   grid.lines = CeilDiv(rowwise ? matrix.rows : matrix.cols, layout.lines_per_scale);
   grid.blocks = CeilDiv(rowwise ? matrix.cols : matrix.rows, scheme.block.cols);
   grid.padded_lines = RoundUp(grid.lines, layout.line_multiple);

@@ -15,13 +15,13 @@ struct SchemeInfo;
 enum class Direction : std::uint8_t { kRowwise, kColumnwise, kBoth };
 inline constexpr std::size_t kDirectionCount = 3;
 
-/// Position of the scale of (line, block), in items: a term of the line plus a term of the block
-/// in every layout. Compact row-major, compact transposed and swizzled layouts differ in these
-/// five strides alone.
+/// Strides, in items, of the scale of (line, block). In every layout, its position is a sum of one
+/// term for the line and one for the block. Compact row-major, compact transposed and swizzled
+/// layouts differ in these five strides alone.
 struct ScaleStrides {
   std::size_t line_tile, line_quarter,
-      line;                       // per 128 lines, per 32 lines within those, per line within these
-  std::size_t block_tile, block;  // per 4 blocks, per block within those
+      line;                       // per 128 lines; per 32 lines of a 128; per line of a 32
+  std::size_t block_tile, block;  // per 4 blocks; per block of a 4
 
   NF_HD constexpr std::size_t LineOffset(std::size_t i) const {
     return i / kSwizzleLines * line_tile + i % kSwizzleLines / kSwizzleQuarter * line_quarter +
@@ -40,14 +40,14 @@ struct ScaleStrides {
   }
 };
 
-/// Returns true if rows and columns are multiples of the scheme's block. A columnwise block is the
-/// rowwise one transposed, so that one length serves both; a whole tensor is always one block.
+/// Returns true if rows and columns are multiples of the scheme's block length. A columnwise block
+/// is the rowwise one transposed and has the same length. A whole tensor is always one block.
 bool HasWholeBlocks(const SchemeInfo& scheme, MatrixShape matrix);
 
-/// The scales of one direction: how many there are, and how the stored matrix is padded.
+/// Numbers of the scales of one direction, without and with padding.
 struct ScaleGrid {
-  std::size_t lines, blocks;                // with content
-  std::size_t padded_lines, padded_blocks;  // stored
+  std::size_t lines, blocks;                // without padding
+  std::size_t padded_lines, padded_blocks;  // with padding, as stored
   ScaleOrder order;
 
   constexpr std::size_t Items() const { return padded_lines * padded_blocks; }

@@ -19,8 +19,8 @@ static_assert(
     "the element format of a scheme must have codes of 4 or 8 bits: no kernel packs codes "
     "of another width into bytes");
 
-/// Checks that packed codes fill their bytes, and the transform's groups their rows. An empty
-/// tensor may have any number of columns, but not of rows, which columnwise buffers make of them.
+/// Checks that codes fill whole bytes, and rows whole groups of the Hadamard transform. An empty
+/// tensor may have more than kMaxElements columns, unless columnwise buffers store them as rows.
 void CheckShape(const QuantSpec& spec, const Shape& shape, MatrixShape matrix) {
   if (spec.columnwise && matrix.cols > static_cast<std::size_t>(kMaxElements)) {
     throw InvalidArgument(

@@ -27,8 +27,8 @@ inline constexpr std::size_t kRoleCount = 7;
 /// Returns the buffer's key in every language: "rowwise_data", ...
 std::string_view RoleName(Role role);
 
-/// One buffer of a quantized tensor. `storage` is the role whose memory holds it: normally its own;
-/// per-tensor FP8 in both directions keeps one scale_inv, under the rowwise role.
+/// One buffer of a quantized tensor. `storage` is the role of the memory that holds it, normally
+/// its own. Per-tensor FP8 in both directions has one scale_inv, under the rowwise role.
 struct BufferPlan {
   Role role;
   DType dtype;
@@ -41,10 +41,10 @@ struct BufferPlan {
 /// accepts the spec.
 bool HasRole(const QuantSpec& spec, Role role);
 
-/// Returns the buffers of a tensor of `shape` quantized by `spec`, in the order of Role. Uses no
-/// memory and no device. Shapes: codes as the tensor; transposed codes, last dimension first;
-/// packed codes with the last dimension halved (if it is odd, all but the first are merged); scales
-/// padded as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not valid.
+/// Returns the buffers of a tensor of `shape` quantized by `spec`, in the order of Role. Allocates
+/// none. Shapes: codes as the tensor; transposed codes with the last dimension first; packed codes
+/// with the last dimension halved (if it is odd, all but the first are merged); scales padded as in
+/// TransformerEngine. Errors: InvalidArgument for an invalid spec or shape.
 std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape);
 
 /// Returns the bytes of a buffer.

@@ -33,7 +33,7 @@ Sizes CodesRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
   return sizes;
 }
 
-/// Does as MakeScaleGrid(), with names of dimensions instead of sizes.
+/// Returns the stored shape of MakeScaleGrid(), as rules over the tensor's dimensions.
 Sizes ScaleRule(const SchemeInfo& scheme, Direction direction, std::size_t rank) {
   const SchemeLayout& layout = scheme.layout;
   if (layout.lines_per_scale == 0) return {{}};
@@ -74,7 +74,7 @@ Sizes SizesOf(const QuantSpec& spec, Role role, std::size_t rank) {
 
 std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank) {
   std::vector<BufferRule> rules;
-  // The list of buffers does not depend on the sizes; zeros are multiples of everything.
+  // The list of buffers does not depend on the sizes. 0 is a multiple of every number.
   for (const BufferPlan& planned : PlanQuantize(spec, Shape(rank, 0))) {
     rules.push_back(
         {planned.role, planned.dtype, SizesOf(spec, planned.role, rank), planned.storage});

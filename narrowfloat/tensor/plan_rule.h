@@ -16,7 +16,7 @@ struct SizeRule {
   std::int64_t divisor = 1, multiple = 1;
 };
 
-/// A BufferPlan whose shape is a rule.
+/// A BufferPlan with size rules instead of sizes.
 struct BufferRule {
   Role role;
   DType dtype;

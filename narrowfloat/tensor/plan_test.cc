@@ -95,7 +95,7 @@ TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
             "columnwise_scale_inv uint8 128x4\n"
             "amax_rowwise float32 1\n"
             "amax_columnwise float32 1\n");
-  // An odd last dimension cannot be halved; merged with the one before it is even.
+  // An odd last dimension cannot be halved; its product with the dimension before is even.
   EXPECT_EQ(PlanOf("nvfp4:columnwise=1,row_scaled=1,rowwise=0", {2, 3, 8}),
             "columnwise_data uint8 8x3\n"
             "columnwise_scale_inv uint8 128x4\n"

@@ -142,7 +142,7 @@ void ValidateSpec(const QuantSpec& spec) {
     throw InvalidArgument(
         fmt::format("quantize: {} needs rowwise, columnwise or both, got neither", scheme.name));
   }
-  const FloatEnvironment environment;  // a subnormal amax_epsilon is no 0
+  const FloatEnvironment environment;  // keeps a subnormal amax_epsilon from comparing equal to 0
   CheckRanges(spec);
   CheckExclusive(spec);
 }

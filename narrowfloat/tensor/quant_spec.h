@@ -21,7 +21,7 @@ struct QuantSpec {
   bool rowwise = true;
   bool columnwise = false;
   std::optional<float> scale{};            // given: delayed scaling
-  std::optional<float> amax{};             // given: stands in for the measured one
+  std::optional<float> amax{};             // given: used instead of the measured amax
   std::optional<float> amax_columnwise{};  // given: as amax, for the columnwise direction only
   float amax_epsilon = 0.0f;
   std::optional<bool> force_pow_2_scales{};  // absent: the scheme's default
@@ -54,12 +54,12 @@ using SpecValue = std::variant<bool, float, std::uint64_t, std::string_view>;
 /// Returns the keys of the text form and of keyword arguments, sorted.
 std::vector<std::string_view> SpecKeys();
 
-/// Returns the keys of the options that a scheme takes, sorted.
+/// Returns the option keys that a scheme accepts, sorted.
 std::vector<std::string_view> OptionKeys(const SchemeInfo& scheme);
 
-/// Sets one field by its key; returns false for an unknown key. Converts `value` between bool,
-/// integer and float only where nothing is lost. Errors: InvalidArgument if the key does not take
-/// such a value.
+/// Sets one field by its key; returns false for an unknown key. Converts 0 and 1 to bool, and exact
+/// values below 2^24 between integer and float. Errors: InvalidArgument if `value` is invalid for
+/// the key.
 bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 
 /// Checks that spec.scheme points to an element of kSchemes. Errors: InvalidArgument.
@@ -69,10 +69,10 @@ void CheckScheme(const QuantSpec& spec);
 /// take, two options that exclude each other, a value out of range, or a spec without a direction.
 void ValidateSpec(const QuantSpec& spec);
 
-/// Checks a spec. Errors: InvalidArgument if its tensors can be read but not made.
+/// Checks a valid spec. Errors: InvalidArgument if it is supported for dequantization only.
 void ValidateForQuantize(const QuantSpec& spec);
 
-/// Parses the text form and validates it. The text need not be trusted. Errors:
+/// Parses the text form and validates it. Accepts untrusted text. Errors:
 /// InvalidArgument.
 QuantSpec ParseQuantSpec(std::string_view text);
 

@@ -232,7 +232,7 @@ TEST(QuantSpecTest, OptionsOfNvfp4) {
             "quantize: nvfp4_2d does not take the option 'row_scaled'; it takes: amax, "
             "amax_columnwise, columnwise, e4m3_max, four_over_six, four_over_six_fast_error, "
             "offset, rowwise, seed, stochastic_rounding, swizzled");
-  // Some specs can be read but not made.
+  // Some specs are valid for dequantization only.
   EXPECT_NO_THROW(ParseQuantSpec("nvfp4:e4m3_max=256"));
   EXPECT_THROW(ValidateForQuantize(ParseQuantSpec("nvfp4:e4m3_max=256")), InvalidArgument);
 }

@@ -25,12 +25,12 @@ constexpr std::size_t RoundUp(std::size_t a, std::size_t multiple) {
   return CeilDiv(a, multiple) * multiple;
 }
 
-/// Largest number of elements of a tensor, or of all groups together: 8 bytes each fit in 63 bits.
+/// Largest number of elements of a tensor, or of all groups; 63 bits hold 8 bytes for each.
 inline constexpr std::int64_t kMaxElements = INT64_MAX / 8;
 
 /// Flattens to rows x cols; a scalar is 1x1, a vector of n is 1xn.
-/// Errors: InvalidArgument if a dimension is negative, or there are more than kMaxElements
-/// elements, or rows of an empty tensor.
+/// Errors: InvalidArgument if a dimension is negative, if the elements are more than kMaxElements,
+/// or if an empty tensor's rows are.
 MatrixShape FlattenShape(const Shape& shape);
 
 /// Returns "2x3x20"; "scalar" for rank 0.

@@ -6,8 +6,8 @@
 
 namespace narrowfloat {
 
-/// Returns a text for a message: its first KiB and "..." if it is longer. A caller or a file may
-/// give megabytes.
+/// Returns `text` for a message; cuts a text of more than 1 KiB there, at a character, and appends
+/// "...". Texts of a caller or a file may be megabytes.
 std::string Shortened(std::string_view text);
 
 }  // namespace narrowfloat

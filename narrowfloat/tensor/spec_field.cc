@@ -55,10 +55,10 @@ template <class... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
-template <class... Visitors>  // clang before 17 does not deduce it
+template <class... Visitors>  // clang before 17 needs this deduction guide
 Overloaded(Visitors...)->Overloaded<Visitors...>;
 
-/// Returns bools, integers and floats as a number; nothing for a word.
+/// Returns a bool, an integer or a float as a double; nullopt for a word.
 std::optional<double> AsNumber(const SpecValue& value) {
   return std::visit(
       Overloaded{[](std::string_view) -> std::optional<double> { return std::nullopt; },
@@ -123,7 +123,7 @@ std::optional<SpecValue> SpecField::Get(const QuantSpec& spec) const {
 }
 
 void SpecField::Set(QuantSpec& spec, SpecValue value) const {
-  const FloatEnvironment environment;  // a subnormal is no 0, and no integer
+  const FloatEnvironment environment;  // keeps a subnormal from comparing equal to an integer
   std::visit(
       Overloaded{
           [&](bool QuantSpec::*flag) { spec.*flag = FlagOf(key, value); },
@@ -136,7 +136,7 @@ void SpecField::Set(QuantSpec& spec, SpecValue value) const {
 }
 
 SpecValue SpecField::Parse(std::string_view text) const {
-  const FloatEnvironment environment;  // from_chars rounds as the thread does
+  const FloatEnvironment environment;  // from_chars uses the thread's rounding mode
   const auto number = [&](auto parsed, const char* what) -> SpecValue {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, parsed);

@@ -24,9 +24,9 @@ struct SpecField {
 
   /// Returns the value, defaults resolved; nothing if it is absent.
   std::optional<SpecValue> Get(const QuantSpec& spec) const;
-  /// Sets the field. Errors: InvalidArgument if it does not take such a value.
+  /// Sets the field. Errors: InvalidArgument if `value` is invalid for it.
   void Set(QuantSpec& spec, SpecValue value) const;
-  /// Parses a value. Errors: InvalidArgument naming what the text must be.
+  /// Parses a value. Errors: InvalidArgument naming the accepted values.
   SpecValue Parse(std::string_view text) const;
   /// Returns true if the field is equal in both specs; floats by bits.
   bool Same(const QuantSpec& a, const QuantSpec& b) const;

@@ -5,10 +5,10 @@
 
 namespace narrowfloat {
 
-/// A function of the sum and its bias, applied before the accumulated term is added.
+/// A function of a product's sum plus bias, applied before the accumulated term is added.
 enum class SumFunction : std::uint8_t {
   kNone,
-  kGelu,              // Gelu; its argument is rounded and stored, if wanted
+  kGelu,              // Gelu; its argument can be rounded and stored too
   kTimesGeluGradient  // TimesGeluGradient at given points
 };
 

@@ -36,12 +36,12 @@ struct BasicTensorView {
 using TensorView = BasicTensorView<std::byte>;
 using ConstTensorView = BasicTensorView<const std::byte>;
 
-/// The buffers of one quantized tensor, by role; an absent one has no data and the default shape.
+/// The buffers of a quantized tensor, by role. An absent buffer has no data and the default shape.
 /// Two roles may share memory: per-tensor FP8 keeps one scale_inv for both directions.
 template <class Byte>
 struct BasicQuantizedView {
   QuantSpec spec;
-  Shape shape;  // of the tensor that was quantized
+  Shape shape;  // of the unquantized tensor
   std::array<BasicTensorView<Byte>, kRoleCount> buffers;
 
   BasicTensorView<Byte>& operator[](Role role) { return buffers[static_cast<std::size_t>(role)]; }

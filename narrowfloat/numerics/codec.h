@@ -16,7 +16,7 @@ inline constexpr std::uint32_t kFloatNan =
     0x7FC00000u;  // the quiet NaN that every result here uses
 inline constexpr float kLargestFloat = std::bit_cast<float>(0x7F7FFFFFu);
 
-/// Says how a magnitude past the largest finite one, infinity included, is encoded.
+/// Encoding of magnitudes above the largest finite one, infinity included.
 enum class Overflow { kSaturate, kInfinity };
 
 /// Shifts right, rounding to nearest with ties to even. Shift: 1 to 31.
@@ -51,8 +51,8 @@ NF_HD constexpr std::uint32_t Encode(float x) noexcept {
     code = ShiftRightNearestEven(magnitude, kDrop) -
            (static_cast<std::uint32_t>(kMinExponent - 1) << F::kMantissaBits);
   } else {
-    // Subnormal in F: line the significand up with F's smallest step. From 25 places on all is
-    // below half a step.
+    // Subnormal in F: aligns the significand with F's smallest step. After a shift of 25 or more,
+    // less than half a step remains.
     const std::uint32_t significand = (magnitude & 0x7FFFFFu) | (exponent > 0 ? 0x800000u : 0u);
     const int shift = kDrop + kMinExponent - (exponent > 0 ? exponent : 1);
     code = shift <= 24 ? ShiftRightNearestEven(significand, shift) : 0u;
@@ -75,7 +75,7 @@ NF_HD constexpr float Decode(std::uint32_t code) noexcept {
     return std::bit_cast<float>(sign | ((exponent + 127u - F::kBias) << 23) | mantissa);
   }
   if (mantissa == 0) return std::bit_cast<float>(sign);
-  // A subnormal of F is a normal binary32: shift its leading bit into the hidden place.
+  // A subnormal of F is a normal binary32: shifts its leading bit to the hidden bit's position.
   const int shift = std::countl_zero(mantissa) - 8;
   mantissa = (mantissa << shift) & 0x7FFFFFu;
   const auto field = static_cast<std::uint32_t>(128 - F::kBias - shift);
@@ -86,7 +86,7 @@ NF_HD constexpr float Decode(std::uint32_t code) noexcept {
 template <FloatFormat F>
 inline constexpr float kMaxValue = Decode<F>(F::kMaxCode);
 
-/// Returns `x`, or the one quiet NaN for any NaN, so that a backend's NaN never reaches a result.
+/// Returns `x`, or the one quiet NaN for any NaN, so that results do not depend on a backend's NaN.
 NF_HD constexpr float CanonicalNan(float x) noexcept {
   return x == x ? x : std::bit_cast<float>(kFloatNan);
 }

@@ -25,8 +25,8 @@ struct E8M0 {
 NF_HD constexpr std::uint32_t EncodeE8M0Up(float x) noexcept {
   constexpr std::uint32_t kLargestMantissa = 0x7FFFFFu;
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  // Adding the largest mantissa carries into the exponent unless the mantissa is zero. Patterns
-  // from 1 to that of 2^-127 carry too, but belong to code 0: subtracts 1 for these. Only
+  // Adding the largest mantissa carries into the exponent unless the mantissa is zero. The bit
+  // patterns from 1 to 0x00400000 (2^-127) carry too, but their code is 0: subtracts 1. Only
   // additions, no selects: g++ then vectorizes the loops over blocks.
   const auto up_to_smallest = static_cast<std::uint32_t>(bits - 1u < E8M0::kSmallestPowerBits);
   const std::uint32_t code = ((bits + kLargestMantissa) >> 23) - up_to_smallest;

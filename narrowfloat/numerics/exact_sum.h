@@ -22,8 +22,8 @@ class ExactSum {
     AddShifted(significand, place, (bits & kFloatSign) != 0);
   }
 
-  /// Returns the sum times 2^power in binary64, rounded to odd. Rounding that to nearest, to 51
-  /// bits or fewer, equals one rounding of the sum. Zero is +0. Source: Boldo and Melquiond,
+  /// Returns the sum times 2^power in binary64, rounded to odd. A second rounding, to nearest at 51
+  /// bits or fewer, then equals one rounding of the sum. Zero is +0. Source: Boldo and Melquiond,
   /// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
   constexpr double RoundToOdd(int power) const noexcept {
     std::array<std::uint64_t, kLimbs> magnitude = limbs_;
@@ -46,8 +46,8 @@ class ExactSum {
  private:
   static constexpr std::size_t kLimbs = 5;
 
-  /// Returns std::countl_zero(x), for x > 0. nvcc 13.0 compiles its form for 64 bits to a constant,
-  /// without a warning.
+  /// Returns std::countl_zero(x), for x > 0. nvcc 13.0 compiles the 64-bit std::countl_zero to a
+  /// constant, without a warning.
   static constexpr int LeadingZeros(std::uint64_t x) {
     const auto high = static_cast<std::uint32_t>(x >> 32), low = static_cast<std::uint32_t>(x);
     return high != 0 ? std::countl_zero(high) : 32 + std::countl_zero(low);
@@ -84,8 +84,8 @@ class ExactSum {
   std::array<std::uint64_t, kLimbs> limbs_{};
 };
 
-/// Returns `x` in binary32, rounded to odd. Rounding that to nearest, to 22 bits or fewer, equals a
-/// single rounding of `x`. Keeps infinity and NaN; saturates at the largest finite magnitude.
+/// Returns `x` in binary32, rounded to odd. A second rounding, to nearest at 22 bits or fewer, then
+/// equals one rounding of `x`. Keeps infinity and NaN; saturates at the largest finite magnitude.
 constexpr float RoundToOdd(double x) noexcept {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const double magnitude = std::bit_cast<double>(bits & ~(std::uint64_t{1} << 63));

@@ -35,7 +35,7 @@ TEST(ExactSumTest, SixteenOfTheLargestFit) {
   EXPECT_EQ(sum.RoundToOdd(-2), -4.0 * static_cast<double>(kLargestFloat));
 }
 
-// 1 + 2^-80 is between two doubles: the last bit shows it.
+// 1 + 2^-80 is between two doubles: the result's last bit is set.
 TEST(ExactSumTest, WhatDoesNotFitShowsInTheLastBit) {
   EXPECT_EQ(SumOf({1.0f, 0x1p-80f}), 1.0 + 0x1p-52);
   EXPECT_EQ(SumOf({1.0f, -0x1p-80f}), 1.0 - 0x1p-53);

@@ -26,8 +26,8 @@ __device__ __forceinline__ std::uint32_t EncodePairByHardware(float low, float h
 }
 #endif
 
-/// Returns Encode<F>(x). On devices of compute capability 8.9 or later, 8-bit formats take the
-/// hardware's conversion.
+/// Returns Encode<F>(x). On devices of compute capability 8.9 or later, uses the hardware's
+/// conversion for 8-bit formats.
 template <FloatFormat F>
 NF_HD constexpr std::uint32_t EncodeFast(float x) noexcept {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -38,8 +38,8 @@ NF_HD constexpr std::uint32_t EncodeFast(float x) noexcept {
   return Encode<F>(x);
 }
 
-/// Returns Decode<F>(code), for a format of at most 8 bits. Places the bits in a binary32 number,
-/// whose exponent a product then corrects; subnormals become normal that way.
+/// Returns Decode<F>(code), for a format of at most 8 bits. Places the code's bits in a binary32
+/// number and multiplies by a power of two. This corrects the exponent and normalizes subnormals.
 template <FloatFormat F>
 NF_HD constexpr float DecodeByProduct(std::uint32_t code) noexcept {
   static_assert(kBits<F> <= 8);
@@ -53,8 +53,8 @@ NF_HD constexpr float DecodeByProduct(std::uint32_t code) noexcept {
   return value;
 }
 
-/// Returns Decode<F>(code), for a format of at most 8 bits; a NaN has any payload. In device code,
-/// E4M3 takes the hardware's conversion from compute capability 8.9 on; all else DecodeByProduct.
+/// Returns Decode<F>(code), for a format of at most 8 bits; a NaN has any payload. Device code uses
+/// the hardware's conversion for E4M3 from compute capability 8.9 on, else DecodeByProduct.
 template <FloatFormat F>
 NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
 #if defined(__CUDA_ARCH__)

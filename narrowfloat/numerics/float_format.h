@@ -9,8 +9,8 @@ namespace narrowfloat {
 
 /// A float of at most 16 bits, described by constants only: a sign, exponent bits, mantissa bits,
 /// subnormals. kMaxCode is the code of the largest finite magnitude; with kHasInfinity the next
-/// code is infinity. kNanCode is the code that every NaN is encoded as; in a format without NaN it
-/// equals kMaxCode.
+/// code is infinity. kNanCode is the code that Encode returns for every NaN; in a format without
+/// NaN it equals kMaxCode.
 template <class F>
 concept FloatFormat = requires {
   { F::kExponentBits } -> std::convertible_to<int>;
@@ -24,13 +24,13 @@ concept FloatFormat = requires {
 template <FloatFormat F>
 inline constexpr int kBits = 1 + F::kExponentBits + F::kMantissaBits;
 
-/// Returns how many codes of `bits` bits a byte holds, the first one in its lowest bits.
-/// Requires: 8 is a multiple of `bits`, so that no code lies in two bytes.
+/// Returns the number of codes of `bits` bits in a byte. The first one is in the lowest bits.
+/// Requires: 8 is a multiple of `bits`, so that no code spans two bytes.
 constexpr std::size_t CodesPerByte(int bits) {
   return static_cast<std::size_t>(8 / bits);
 }
 
-/// Returns the bytes of `codes` codes stored side by side. Requires: they fill whole bytes.
+/// Returns the bytes of `codes` adjacent codes. Requires: the codes fill whole bytes.
 constexpr std::size_t CodeBytes(int bits, std::size_t codes) {
   return codes / CodesPerByte(bits);
 }

@@ -10,16 +10,16 @@
 namespace narrowfloat {
 
 // GELU in its tanh form is x / (1 + e^-v) with v = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3). Both
-// functions here use binary64 operations in a fixed order, none contracted, and round to fp32 once,
-// at the end. So every instruction set gives the same bytes, and the error is that of the final
-// rounding: errors of binary64 are below 2^-47 of the result; for the derivative near its zero,
-// they are below 2^-50 absolutely.
+// functions here use binary64 operations in a fixed order, without contraction, and round to fp32
+// once, at the end. So every instruction set gives the same bytes. The final rounding dominates the
+// error: errors of binary64 are below 2^-47 of the result or, for the derivative near its zero,
+// below 2^-50 absolutely.
 inline constexpr double kGeluLinear = 0x1.9884533d43651p+0;      // v = x * (kGeluLinear
 inline constexpr double kGeluCubic = 0x1.2444f2a4d8b4bp-4;       //          + kGeluCubic * x^2)
 inline constexpr double kGeluCubicSlope = 0x1.b6676bf7450f0p-3;  // 3 * kGeluCubic
 inline constexpr double kGeluMinusLog2E = -0x1.71547652b82fep+0;
 
-/// Bounds of the power of two. At GELU's upper bound the power is infinite, so that -infinity gives
+/// Bounds of the exponent x in 2^x. At GELU's upper bound 2^x is infinite, so that -infinity gives
 /// NaN, as in PyTorch's formula. The derivative's bound keeps its products finite.
 inline constexpr double kGeluLeastPower = -1000.0;
 inline constexpr double kGeluMostPower = 1024.0;
@@ -37,8 +37,8 @@ inline constexpr std::size_t kPowerTerms = sizeof(kPowerSeries) / sizeof(kPowerS
 /// exponent, in the lowest mantissa bits.
 inline constexpr double kPowerRounder = 0x1.8p52 + 1023;
 
-/// Returns 2^x, finite or infinite. Requires: -1000 <= x <= 1024, or NaN, for which the result is
-/// unspecified.
+/// Returns 2^x, finite or infinite. Requires: -1000 <= x <= 1024, or x is NaN; the result for NaN
+/// is unspecified.
 NF_HD constexpr double Exp2(double x) noexcept {
   const double whole = x + kPowerRounder;
   const double rest = x - (whole - kPowerRounder);
@@ -47,8 +47,8 @@ NF_HD constexpr double Exp2(double x) noexcept {
   return sum * std::bit_cast<double>(std::bit_cast<std::uint64_t>(whole) << 52);
 }
 
-/// Returns e^-v for `x`, where `square` is x * x, as a power of two whose exponent is limited to
-/// kGeluLeastPower and `most`.
+/// Returns e^-v at `x` as a power of two; limits its exponent to [kGeluLeastPower, most]. `square`
+/// is x * x.
 NF_HD constexpr double GeluPower(double x, double square, double most) noexcept {
   const double power = x * (kGeluLinear + kGeluCubic * square) * kGeluMinusLog2E;
   const double above = power > kGeluLeastPower ? power : kGeluLeastPower;

@@ -22,7 +22,7 @@ inline constexpr double kHadamardScale = 0.25;
 /// odd number of bits set.
 NF_HD constexpr bool HadamardNegates(std::size_t k, std::size_t j,
                                      std::uint32_t sign_mask) noexcept {
-  // Of 32 bits: nvcc 13.0 compiles std::popcount of 64 bits to a constant, without a warning.
+  // 32 bits wide: nvcc 13.0 compiles a 64-bit std::popcount to a constant, without a warning.
   const int common = std::popcount(static_cast<std::uint32_t>(k & j));
   return ((common + static_cast<int>(sign_mask >> k & 1u)) & 1) != 0;
 }

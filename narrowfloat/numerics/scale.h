@@ -21,7 +21,7 @@ struct ScaleRule {
 /// applied first. Source: TransformerEngine common/recipe/recipe_common.cuh,
 /// compute_scale_from_amax.
 NF_HD constexpr float ScaleFromAmax(float amax, float max_value, const ScaleRule& rule) noexcept {
-  if (amax < rule.amax_epsilon) amax = rule.amax_epsilon;  // false for NaN, which stays
+  if (amax < rule.amax_epsilon) amax = rule.amax_epsilon;  // false for NaN, which is kept
   const auto bits = std::bit_cast<std::uint32_t>(amax);
   if (bits == 0 || bits >= kFloatInfinity) return 1.0f;  // also for negative values
   float scale = max_value / amax;

@@ -39,17 +39,17 @@ NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomSta
   return bytes;
 }
 
-/// Returns the E2M1 code of `x` under stochastic rounding with 8 random bits: rounds up with a
-/// probability of the distance to the code below, in 256ths of the step, rounded down. Exact values
-/// stay. Special values: magnitudes past the largest, and infinity, saturate; NaN gives +6.
+/// Returns the E2M1 code of `x` under stochastic rounding with 8 random bits. Rounds up with a
+/// probability equal to the distance from the code below, in steps, rounded down to 1/256. Exact
+/// for representable values. Special values: saturates above the largest value; NaN gives +6.
 /// Source: TransformerEngine common/util/ptx.cuh, the software path of cvt.rs for E2M1.
 NF_HD constexpr std::uint32_t EncodeStochastic(float x, std::uint8_t random) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const float a = std::bit_cast<float>(bits & ~kFloatSign);
   if (!(a < kMaxValue<E2M1>)) return Encode<E2M1>(x);
   const float step = a < 2.0f ? 0.5f : a < 4.0f ? 1.0f : 2.0f;
-  // The product is exact, so that the sum is rounded once; the quotient, by a power of two, is
-  // exact.
+  // The product is exact, so that the sum is rounded once. The division by the step, a power of
+  // two, is exact.
   const float raised = a + static_cast<float>(random) * (step * (1.0f / 256.0f));
   const auto steps = static_cast<std::uint32_t>(raised * (1.0f / step));
   const float magnitude = static_cast<float>(steps) * step;

@@ -106,7 +106,7 @@ struct Nvfp4Rule {
   }
 
  private:
-  /// Returns the smaller one; `limit` if `x` is NaN.
+  /// Returns the smaller of `x` and `limit`; `limit` if `x` is NaN.
   NF_HD static constexpr float AtMost(float x, float limit) noexcept {
     return x < limit ? x : limit;
   }

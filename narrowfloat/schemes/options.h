@@ -9,7 +9,7 @@
 
 namespace narrowfloat {
 
-/// The options a scheme can take, as bits; each scheme lists its own in kOptions.
+/// The options of schemes, as bits; each scheme lists its own in kOptions.
 enum class Option : std::uint32_t {
   kScale = 1u << 0,
   kAmax = 1u << 1,
@@ -43,13 +43,13 @@ enum class FourOverSix : std::uint8_t { kOff, kMeanAbsoluteError, kMeanSquaredEr
 /// The smaller of the two values that e4m3_max may have, for use with 4over6.
 inline constexpr float kReducedE4M3Max = 256.0f;
 
-/// Inputs of a scheme's Prepare beside the amax.
+/// Inputs of a scheme's Prepare besides the amax.
 struct ScaleOptions {
-  bool has_scale = false;  // delayed scaling: `scale` is given, the amax does not decide it
+  bool has_scale = false;  // delayed scaling: `scale` is given, not computed from the amax
   float scale = 1.0f;
   ScaleRule rule;
   float input_max = kLargestFloat;   // largest finite number of the input's type
-  float e4m3_max = kMaxValue<E4M3>;  // largest block scale that the tensor's scale allows for
+  float e4m3_max = kMaxValue<E4M3>;  // largest block scale, from which the tensor's is computed
   FourOverSix four_over_six = FourOverSix::kOff;
   bool four_over_six_fast_error = false;
 };

@@ -51,7 +51,7 @@ inline constexpr std::tuple kOwnSchemes{
 /// Lists the schemes of this build.
 inline constexpr auto kEntries = std::tuple_cat(kOwnSchemes, kExtraSchemes);
 
-/// A scheme as a value, for code that runs before a kernel is chosen.
+/// A scheme's properties as a value, for code that is not a template of the scheme.
 struct SchemeInfo {
   std::uint16_t id;
   std::string_view name;
@@ -94,7 +94,7 @@ inline constexpr auto kSchemes = std::apply(
     [](const auto&... entry) { return std::array{internal::Describe(entry)...}; }, kEntries);
 static_assert(internal::NamesAndIdsAreUnique(kSchemes));
 
-/// Returns the bytes of `codes` codes stored side by side.
+/// Returns the bytes of `codes` adjacent codes.
 constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
   return CodeBytes(scheme.element_bits, codes);
 }

@@ -73,8 +73,8 @@ TYPED_TEST(SchemeTest, ScaleInvIsTheReciprocalOfTheScale) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, state);
     const float scale_inv = TypeParam::DecodeScale(scale.scale_inv, state);
     if constexpr (kTwoLevels<TypeParam>) {
-      // In the order of TransformerEngine's products the largest overflow and the smallest lose
-      // digits.
+      // TransformerEngine's order of products overflows for the largest amaxes and loses digits for
+      // the smallest.
       if (amax > 0x1p-100f && amax < 0x1p100f) {
         // Eight results are rounded on the way, by at most 2^-24 each.
         EXPECT_NEAR(scale_inv * scale.scale, 1.0f, 0x1p-21f) << amax;

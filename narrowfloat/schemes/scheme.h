@@ -35,8 +35,8 @@ enum class ScaleOrder : std::uint8_t { kLineMajor, kBlockMajor };
 /// Amax buffers of a quantized tensor.
 enum class AmaxBuffers : std::uint8_t { kNone, kOne, kPerDirection };
 
-/// Tile of the layout that GEMMs read: 128 lines by 4 blocks, 512 bytes, in which 32 lines of 16
-/// bytes hold 4 quarters.
+/// Tile of the layout that GEMMs read: 128 lines by 4 blocks, 512 bytes. 16-byte group i of 32
+/// holds the 4 scales of each of the lines i, i + 32, i + 64 and i + 96.
 inline constexpr std::size_t kSwizzleLines = 128, kSwizzleQuarter = 32, kSwizzleBlocks = 4;
 
 /// Layout of codes and scales. Every shape, padding and offset is computed from it.
@@ -74,8 +74,8 @@ concept Scheme = FloatFormat<typename S::Element> &&
   { S::DecodeScale(scale_inv, state) } -> std::same_as<float>;
 };
 
-/// A row of the registry: a scheme, its name, and its id, which files and XLA attributes store and
-/// which is never reused.
+/// A row of the registry: a scheme, its name and its id. Files and XLA attributes store the id; it
+/// is never reused.
 template <Scheme S>
 struct Entry {
   using Type = S;
@@ -83,7 +83,7 @@ struct Entry {
   std::string_view name;
 };
 
-/// A scheme that, under some options, examines a block's values to choose between two scales.
+/// A scheme that, under some options, chooses a block's scale out of two by the block's values.
 template <class S>
 concept FourOverSixScheme = Scheme<S> &&
     requires(float x, std::uint32_t code, const typename S::TensorState& state) {
@@ -92,7 +92,7 @@ concept FourOverSixScheme = Scheme<S> &&
   { S::Error(code, code, x, state) } -> std::same_as<float>;
 };
 
-/// A scheme whose block scale is a narrow float, itself scaled by one scale per tensor.
+/// A scheme with narrow floats as block scales, which one fp32 scale per tensor scales.
 template <class S>
 concept TwoLevelScheme = Scheme<S> &&
     requires(float x, std::uint32_t code, const typename S::TensorState& state) {

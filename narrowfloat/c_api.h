@@ -2,13 +2,13 @@
 #pragma once
 
 /*
- * The C face of narrowfloat: libnarrowfloat.so.0. Quantizing by a spec in text form
- * ("mxfp8_e4m3:columnwise=1"), into buffers that the caller owns.
+ * The C face of narrowfloat: libnarrowfloat.so.0. Quantizes by a spec in text form
+ * ("mxfp8_e4m3:columnwise=1") into buffers that the caller owns.
  *
- * nf_plan, nf_quantize and nf_dequantize return an nf_status; when it is not NF_OK, nf_last_error()
- * says why. Then no buffer was written, except that NF_FAILURE leaves unspecified bytes in outputs.
- * Every struct begins with its size, which the caller sets to sizeof, 4096 at most; a field that is
- * added later comes last and reads as zero when a caller does not know it.
+ * nf_plan, nf_quantize and nf_dequantize return an nf_status. If it is not NF_OK, nf_last_error()
+ * returns the reason, and no buffer was written, except that NF_FAILURE leaves unspecified bytes in
+ * outputs. Every struct begins with its size, at most 4096; the caller sets it to sizeof. Later
+ * versions add fields at the end; a field outside the caller's struct reads as zero.
  */
 
 #include <stddef.h>
@@ -23,7 +23,7 @@ extern "C" {
 enum nf_status {
   NF_OK = 0,
   NF_INVALID_ARGUMENT = 2, /* the caller's values are wrong */
-  NF_UNSUPPORTED = 3,      /* right, but this build or machine cannot */
+  NF_UNSUPPORTED = 3,      /* valid, but not supported by this build or machine */
   NF_FAILURE = 4           /* device, file system or memory failed */
 };
 
@@ -52,18 +52,18 @@ typedef struct nf_tensor {
   int32_t dtype; /* nf_dtype */
 } nf_tensor;
 
-/* One buffer that a spec asks for, C-contiguous. */
+/* One buffer of a quantized tensor, C-contiguous. */
 typedef struct nf_buffer_plan {
   size_t struct_size;
   int32_t role;    /* nf_role */
-  int32_t storage; /* role whose memory holds it: its own, or that of a buffer it shares */
+  int32_t storage; /* role of the memory that holds it: its own, or another role's if shared */
   int32_t dtype;   /* nf_dtype */
   int32_t rank;
   int64_t shape[NF_MAX_RANK];
   uint64_t bytes;
 } nf_buffer_plan;
 
-/* The memory of one buffer, `bytes` long as the plan has it. */
+/* The memory of one buffer; `bytes` as in the plan. */
 typedef struct nf_buffer {
   size_t struct_size;
   void* data; /* nf_dequantize does not write it */
@@ -72,7 +72,7 @@ typedef struct nf_buffer {
   int32_t reserved; /* 0 */
 } nf_buffer;
 
-/* How a call runs. */
+/* Options of a call's execution. */
 typedef struct nf_execution {
   size_t struct_size;
   const float* noop; /* NULL, or the address of a flag: if it is 1, nothing is written */
@@ -89,24 +89,24 @@ NF_API const char* nf_version(void);
 NF_API const char* nf_last_error(void);
 
 /*
- * Lists the buffers that quantizing a tensor of `shape` by `spec` fills. `*count` says how many
- * entries `plan` has room for and becomes the number there are; too little room writes no entry and
- * is NF_INVALID_ARGUMENT, but for a NULL `plan`, which asks for the number alone.
- * plan[0].struct_size is the size of every entry.
+ * Lists the buffers of a tensor of `shape` quantized by `spec`. `*count` is the number of entries
+ * of `plan`, and on return the number of buffers. With too few entries, writes none and returns
+ * NF_INVALID_ARGUMENT; if `plan` is NULL, sets only `*count`. plan[0].struct_size is the size of
+ * every entry.
  */
 NF_API int32_t nf_plan(const char* spec, const int64_t* shape, int32_t rank, nf_buffer_plan* plan,
                        size_t* count);
 
 /*
- * Quantizes `in` into `buffers`: one for each entry of the plan whose storage is its own role.
+ * Quantizes `in` into `buffers`: one for each entry of the plan with a `storage` equal to `role`.
  * buffers[0].struct_size is the size of every entry. `execution` may be NULL.
  */
 NF_API int32_t nf_quantize(const char* spec, const nf_tensor* in, const nf_buffer* buffers,
                            size_t count, const nf_execution* execution);
 
 /*
- * Writes the values of `buffers` to `out`, whose shape is that of the tensor that was quantized.
- * Codes and scale_inv of one direction that the spec names are enough.
+ * Dequantizes `buffers` into `out`, which has the shape of the unquantized tensor. Requires the
+ * codes and scale_inv of one direction of the spec; the other buffers may be missing.
  */
 NF_API int32_t nf_dequantize(const char* spec, const nf_buffer* buffers, size_t count,
                              const nf_tensor* out, const nf_execution* execution);

@@ -64,7 +64,7 @@ TensorView ReadTensor(const char* verb, const nf_tensor* given) {
   return view;
 }
 
-/// Fields reserved for later versions.
+/// Checks that a field reserved for later versions is 0.
 void CheckReserved(const char* verb, const char* name, std::int32_t reserved) {
   if (reserved == 0) return;
   throw Unsupported(fmt::format("{}: reserved of {} must be 0, got {}", verb, name, reserved));

@@ -18,7 +18,7 @@ static void Check(int ok, const char* what, int line) {
 }
 #define CHECK(condition) Check((condition), #condition, __LINE__)
 
-/* The call returned `status` and its message is `text`, whole. */
+/* Checks the status of a call and its complete message. */
 static void CheckStatus(int32_t got, int32_t status, const char* text, int line) {
   if (got == status && strcmp(nf_last_error(), text) == 0) return;
   ++failures;
@@ -39,7 +39,7 @@ static nf_tensor TensorOver(float* values) {
   return tensor;
 }
 
-/* Memory for every buffer of the plan that has a storage of its own. */
+/* Allocates every buffer of the plan that has its own storage. */
 static Quantized Allocate(const char* spec) {
   Quantized quantized = {{{0}}, 0};
   nf_buffer_plan plan[kMaxBuffers];
@@ -79,7 +79,7 @@ static void TestPlan(void) {
   CHECK(plan[1].struct_size == sizeof plan[1]);
 }
 
-/* Powers of two are exact in every format, so the values come back as they went in. */
+/* Powers of two are exact in every format, so that dequantization returns the input. */
 static void TestRoundTrip(const char* spec) {
   float in[kRows * kCols];
   float out[kRows * kCols] = {0};
@@ -186,7 +186,7 @@ static void TestBufferErrors(void) {
   Release(&q);
 }
 
-/* A struct of a later version: zero where this one knows nothing, or not. */
+/* Passes a struct of a later version, with added fields that are zero or not. */
 static void TestLaterStructs(void) {
   struct Later {
     nf_tensor tensor;
@@ -208,8 +208,8 @@ static void TestLaterStructs(void) {
   Release(&q);
 }
 
-/* Rows that lie unevenly need a table of where each begins; that of 2^56 rows fits in no memory,
- * and the failure comes before anything is touched. */
+/* Rows at uneven distances need a table of their addresses. A table of 2^56 rows exceeds any
+ * memory, and the call fails before it accesses a buffer. */
 static void TestFailure(void) {
 #ifdef __SANITIZE_ADDRESS__
   puts(

@@ -11,12 +11,12 @@
 
 namespace narrowfloat::c_api {
 
-/// The largest struct_size that is accepted: a larger one is taken for uninitialized memory.
+/// The largest struct_size that is accepted; a larger one is probably uninitialized memory.
 inline constexpr std::size_t kLargestStruct = 4096;
 
 /// Returns the size of the caller's struct, which may be of another version.
-/// Errors: InvalidArgument if `given` is null, or if the size is below that of the first version,
-/// `Struct`, or above kLargestStruct.
+/// Errors: InvalidArgument if `given` is null, or if the size is below sizeof(Struct), the first
+/// version's, or above kLargestStruct.
 template <class Struct>
 std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
   if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} must not be NULL", verb, name));
@@ -27,7 +27,7 @@ std::size_t CallerSize(const char* verb, const char* name, const Struct* given) 
                                     name, sizeof(Struct), kLargestStruct, size));
 }
 
-/// Returns a copy of struct `index` of the caller's array, whose items are `size` bytes each.
+/// Returns a copy of struct `index` of the caller's array of structs with `size` bytes each.
 /// Errors: Unsupported if a field that this version does not know is not zero.
 template <class Struct>
 Struct ReadStruct(const char* verb, const char* name, const Struct* given, std::size_t size,

@@ -35,8 +35,8 @@ class Float8BlockQuantizer final : public Quantizer {
   /// ValidateSpec.
   explicit Float8BlockQuantizer(std::string_view element, const Float8BlockOptions& options = {});
 
-  /// Returns true for two dimensions or more whose flattened rows and columns are multiples of the
-  /// block: those that TransformerEngine's modules quantize.
+  /// Returns true for shapes of two or more dimensions with rows and columns, flattened, that are
+  /// multiples of the block. TransformerEngine's modules quantize only these.
   bool IsQuantizable(const Shape& shape) const override;
   std::unique_ptr<Quantizer> Copy() const override;
 };

@@ -18,8 +18,8 @@ inline constexpr SchemeFamily kFloat8Family{"Float8Tensor", [](const SchemeInfo&
 using Float8TensorStorage = OfFamily<QuantizedTensorStorage, kFloat8Family>;
 using Float8Tensor = OfFamily<QuantizedTensor, kFloat8Family>;
 
-/// Delayed scaling: refers to a scale and an amax that the caller owns and that must outlive this
-/// quantizer and its copies. Raises the amax to the largest that it has quantized.
+/// Delayed scaling with a scale and an amax that the caller owns. Both must outlive the quantizer
+/// and its copies. Raises the amax to the largest amax of the tensors that it quantizes.
 class Float8Quantizer final : public Quantizer {
  public:
   /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:

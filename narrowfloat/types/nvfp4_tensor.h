@@ -34,7 +34,7 @@ struct NVFP4Options {
 /// TransformerEngine's class does; the verbs accept any even length.
 class NVFP4Quantizer final : public Quantizer {
  public:
-  /// Errors: as ValidateSpec, such as options that exclude each other.
+  /// Makes a quantizer. Errors: as ValidateSpec, such as options that exclude each other.
   explicit NVFP4Quantizer(const NVFP4Options& options = {});
 
   bool IsQuantizable(const Shape& shape) const override;

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Returns true for codes and scale_inv, which every tensor needs; others only quantizing needs.
+/// Returns true for codes and scale_inv, which every tensor needs; only quantization needs others.
 bool IsRequired(Role role) {
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (role == DataRole(direction) || role == ScaleInvRole(direction)) return true;

@@ -44,7 +44,7 @@ TEST(OwnedTensorTest, MovingLeavesNull) {
   const std::byte* const data = from.data();
   const OwnedTensor to = std::move(from);
   EXPECT_EQ(to.data(), data);
-  EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): that is what is tested
+  EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): tests the moved-from tensor
   EXPECT_EQ(from.Bytes(), 0u);
 }
 

@@ -24,8 +24,8 @@ class QuantizedTensor : public QuantizedTensorStorage {
   QuantizedTensor ToDType(DType dtype) const;
 
   /// Returns the same buffers under another shape; one dimension may be -1. The last dimension must
-  /// stay, since blocks extend along it; with one scale for the whole tensor it may change, but the
-  /// result then has no columnwise codes, which are the transpose of the old matrix. Errors:
+  /// not change, since blocks extend along it. With one scale for the whole tensor it may change,
+  /// but the result then has no columnwise codes: they are the transpose of the old matrix. Errors:
   /// InvalidArgument if the element count differs or blocks would change; Unsupported if only
   /// columnwise codes are present.
   QuantizedTensor Reshape(const Shape& shape) const;

@@ -27,7 +27,7 @@ void CheckNominal(DType dtype) {
       "quantized_tensor: the nominal type must be a float type, got {}", DTypeName(dtype)));
 }
 
-/// Returns true if the columnwise buffers follow from the rowwise ones, whose scales are compact.
+/// Returns true if columnwise buffers can be computed from rowwise ones with compact scales.
 bool CanDeriveColumnwise(const QuantSpec& spec) {
   return DerivesColumnwise(*spec.scheme) && !spec.swizzled;
 }

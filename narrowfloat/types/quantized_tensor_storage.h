@@ -14,15 +14,15 @@
 
 namespace narrowfloat {
 
-/// Complete description of a quantized tensor. Two made from the same metadata share their buffers.
+/// Complete description of a quantized tensor. Storages made from one description share buffers.
 struct QuantizedTensorMetadata {
-  QuantSpec spec;  // its directions are those with buffers
+  QuantSpec spec;  // its directions are the ones that have buffers
   Shape shape;
   DType dtype = DType::kFloat32;  // nominal: the type that Dequantize returns by default
   OwnedBuffers buffers;
 };
 
-/// The buffers of one quantized tensor and what they mean. Movable; a copy must be explicit.
+/// The buffers of one quantized tensor, with their description. Movable; a copy must be explicit.
 /// The buffers may be absent (saved, cleared, both directions dropped, moved from): operations that
 /// need them then throw InvalidArgument naming the reason.
 class QuantizedTensorStorage {
@@ -55,14 +55,14 @@ class QuantizedTensorStorage {
   void Clear();
 
   /// Sets the directions: nullopt keeps a direction as it is, false drops it, true keeps it or
-  /// derives columnwise buffers from rowwise ones, if DerivesColumnwise and scales are not
-  /// swizzled. Both may be dropped. Errors: InvalidArgument for a direction that cannot be derived,
-  /// before anything changes.
+  /// derives columnwise buffers from rowwise ones (requires DerivesColumnwise and scales that are
+  /// not swizzled). Both may be dropped. Errors: InvalidArgument for a direction that cannot be
+  /// derived, before anything changes.
   void UpdateUsage(std::optional<bool> rowwise, std::optional<bool> columnwise,
                    const Execution& execution = {});
 
   /// Returns the buffers: codes, then scale_inv, rowwise first, then scale and amaxes. The storage
-  /// remembers which buffers it needs back.
+  /// keeps their types and shapes, which RestoreFromSaved checks.
   std::vector<OwnedTensor> PrepareForSaving();
 
   /// Takes the buffers back from the front of `saved`, in the order of PrepareForSaving, and

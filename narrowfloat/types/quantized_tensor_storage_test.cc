@@ -154,7 +154,7 @@ TEST(QuantizedTensorStorageTest, MovingLeavesNothingBehind) {
   QuantizedTensorStorage from = MakeStorage("mxfp8_e4m3");
   QuantizedTensorStorage to = std::move(from);
   ExpectSameBuffers(to.ConstView(), MakeStorage("mxfp8_e4m3").ConstView());
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)from.ConstView(); }),  // NOLINT: that is what is tested
+  EXPECT_EQ(InvalidArgumentOf([&] { (void)from.ConstView(); }),  // NOLINT: tests a moved-from one
             "view: the mxfp8_e4m3 tensor was moved from and holds no buffers");
   from = std::move(to);
   EXPECT_TRUE(from.HoldsBuffers());

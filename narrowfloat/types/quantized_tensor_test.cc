@@ -95,7 +95,7 @@ TEST(QuantizedTensorTest, TheNamesOfTransformerEngineHoldTheirOwnSchemesOnly) {
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3", {2, 2});
   EXPECT_EQ(InvalidArgumentOf([&] { Float8Tensor{std::move(tensor)}; }),
             "quantized_tensor: Float8Tensor cannot hold mxfp8_e4m3");
-  EXPECT_TRUE(tensor.HoldsBuffers());  // NOLINT: a refusal takes nothing
+  EXPECT_TRUE(tensor.HoldsBuffers());  // NOLINT: a rejected call moves no buffers
   EXPECT_EQ(InvalidArgumentOf([&] { MXFP8Tensor{MakeTensor("fp8_e5m2", {2}).GetMetadata()}; }),
             "quantized_tensor: MXFP8Tensor cannot hold fp8_e5m2");
   EXPECT_EQ(InvalidArgumentOf([] {

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Checks that buffers made for `from` fit `to`: formats and options may differ, layouts not.
+/// Checks that buffers made for `from` fit `to`. Formats and options may differ, layouts must not.
 /// Errors: InvalidArgument.
 void CheckSameLayout(const QuantSpec& from, const QuantSpec& to, const Shape& shape) {
   const auto plan = [&](const QuantSpec& spec) {
@@ -54,7 +54,7 @@ QuantizedTensor Quantizer::Quantize(const ConstTensorView& in, const Execution& 
   CheckShape("quantize", in.shape);
   QuantizedTensor out(Spec(), in.shape, IsFloat(in.dtype) ? in.dtype : DType::kFloat32);
   if (execution.IsNoop()) {
-    // The verb does not write them; zeroes them, so that nobody reads uninitialised memory.
+    // A noop call writes no buffers; fills them with zeros instead of leaving them uninitialised.
     for (OwnedTensor& buffer : out.buffers_) buffer.FillZero();
   }
   narrowfloat::Quantize(in, out.View(), execution);

@@ -20,13 +20,13 @@ class Quantizer {
   QuantizedTensor Quantize(const ConstTensorView& in, const Execution& execution = {}) const;
 
   /// Quantizes into an existing tensor in this quantizer's directions: allocates the buffers that
-  /// `out` lacks, releases those it no longer needs, and writes the rest in place, so that handles
-  /// sharing them see the new data. Errors: as Quantize, and if `out` has another shape, another
-  /// buffer layout, or was prepared for saving; `out` then stays as it was.
+  /// `out` lacks, releases unused ones, and writes the rest in place, so that all handles to them
+  /// see the new data. Errors: as Quantize, and if `out` has another shape, another buffer layout,
+  /// or was prepared for saving; `out` is then unchanged.
   void UpdateQuantized(const ConstTensorView& in, QuantizedTensorStorage& out,
                        const Execution& execution = {}) const;
 
-  /// Sets the wanted directions; nullopt keeps one as it is.
+  /// Sets the directions; nullopt keeps a direction as it is.
   void SetUsage(std::optional<bool> rowwise, std::optional<bool> columnwise);
 
   /// Returns a tensor with buffers that are not initialised. Errors: as Quantize.
@@ -50,7 +50,7 @@ class Quantizer {
   /// it.
   virtual void CheckShape(const char* verb, const Shape& shape) const;
 
-  /// Is called after each quantization, with the result.
+  /// Receives the result after each quantization.
   virtual void Observe(const ConstQuantizedView& quantized) const;
 
  private:

@@ -13,7 +13,7 @@
 namespace narrowfloat {
 namespace {
 
-// TransformerEngine's order of a saved tensor's buffers, then those that it does not store.
+// TransformerEngine's order of a saved tensor's buffers, then the buffers that it does not store.
 constexpr std::array kSaveOrder{
     Role::kRowwiseData, Role::kColumnwiseData, Role::kRowwiseScaleInv, Role::kColumnwiseScaleInv,
     Role::kScale,       Role::kAmaxRowwise,    Role::kAmaxColumnwise,

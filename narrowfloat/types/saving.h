@@ -12,10 +12,10 @@
 
 namespace narrowfloat {
 
-/// A tensor to save: quantized, plain, or none.
+/// A tensor to save: quantized, plain or null.
 using SaveArgument = std::variant<std::nullptr_t, OwnedTensor*, QuantizedTensorStorage*>;
 
-/// A restored tensor, of the kind that was saved; none stays none.
+/// A restored tensor, of the kind that was saved; monostate for null.
 using RestoredTensor = std::variant<std::monostate, OwnedTensor, QuantizedTensor>;
 
 struct SavedTensors;
@@ -27,7 +27,7 @@ class SavedObject {
   SavedObject(SavedObject&&) = default;
   SavedObject& operator=(SavedObject&&) = default;
 
-  /// Returns the number of its entries in the flat list: one for a plain tensor and for none.
+  /// Returns the number of the object's entries in the flat list: one for a plain tensor or null.
   std::size_t TensorCount() const;
 
  private:
@@ -47,7 +47,7 @@ class SavedObject {
   RestoredTensor Restore(std::span<OwnedTensor> saved);
 
   Plain plain_;
-  std::optional<QuantizedTensorStorage> quantized_;  // an empty one; else plain_ counts
+  std::optional<QuantizedTensorStorage> quantized_;  // without buffers; absent: plain_ is used
   bool restored_ = false;
 };
 
@@ -59,16 +59,16 @@ struct SavedTensors {
 
 struct RestoredTensors {
   std::vector<RestoredTensor> tensors;
-  std::span<OwnedTensor> rest;  // of the flat list, not consumed
+  std::span<OwnedTensor> rest;  // entries of the flat list that were not restored
 };
 
 /// Prepares a list of tensors as PrepareForSaving does.
 SavedTensors PrepareTensors(std::span<const SaveArgument> tensors);
 
 /// Moves the buffers of all tensors into one list, for a framework to keep between forward and
-/// backward: `PrepareForSaving(&x, &q, nullptr)`. The tensors named here are empty afterwards.
-/// Errors: InvalidArgument, before anything changes, for a tensor that is named twice or was
-/// already prepared.
+/// backward: `PrepareForSaving(&x, &q, nullptr)`. The tensors have no buffers afterwards. Errors:
+/// InvalidArgument, before anything changes, for a tensor that is given twice or was already
+/// prepared.
 template <class... Tensor>
 SavedTensors PrepareForSaving(Tensor... tensors) {
   const std::vector<SaveArgument> arguments{SaveArgument(tensors)...};

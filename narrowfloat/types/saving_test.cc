@@ -125,7 +125,7 @@ TEST(SavingTest, WhatWasClearedOrDroppedComesBackAsItWas) {
       "view: the mxfp8_e4m3 tensor of shape 32x64 dropped both directions and holds no buffers");
 }
 
-/// One of each: a plain tensor, a quantized one, none, and another plain one.
+/// A plain tensor, a quantized one, null, and another plain one.
 class SavingListTest : public testing::Test {
  protected:
   OwnedTensor plain = MakeInput({4, 5});

@@ -8,8 +8,8 @@
 
 namespace narrowfloat {
 
-/// Schemes that one class of TransformerEngine represents, selected by their properties and not
-/// by a list.
+/// The schemes that one class of TransformerEngine represents, selected by their properties, not by
+/// a list.
 struct SchemeFamily {
   std::string_view name;
   bool (*contains)(const SchemeInfo& scheme);
@@ -19,7 +19,7 @@ struct SchemeFamily {
 /// of the family.
 const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element);
 
-/// Checks a scheme. Errors: InvalidArgument if it is not of the family.
+/// Checks a scheme. Errors: InvalidArgument if it is not in the family.
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);
 
 /// Checks a shape. Errors: InvalidArgument, beginning with `verb`, unless it has whole blocks, as

@@ -50,7 +50,7 @@ inline void ExpectSameBuffers(const ConstQuantizedView& got, const ConstQuantize
   }
 }
 
-/// Returns the whole text of the InvalidArgument that `call` throws.
+/// Returns the complete text of the InvalidArgument that `call` throws.
 inline std::string InvalidArgumentOf(const std::function<void()>& call) {
   try {
     call();

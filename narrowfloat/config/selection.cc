@@ -24,7 +24,7 @@ constexpr const char* kWeight = "weight";
 constexpr const char* kFlaxWeight = "kernel";  // Keras' too; stored as [inputs, outputs]
 constexpr Patterns kWeights = {kWeight, "in_proj_weight", kFlaxWeight};
 
-/// Names of the stacked weights of experts, which have no component `weight`.
+/// Names of the stacked weights of experts; these have no component `weight`.
 constexpr Patterns kExpertWeights = {"gate_up_proj", "gate_proj", "up_proj", "down_proj"};
 constexpr Patterns kExperts = {"experts"};
 
@@ -51,13 +51,13 @@ constexpr LeftModule kLeft[] = {
      {"*embedding", "*embeddings", "*_embed", "embed", "embed_*", "*_embeds_layer", "emb", "wte",
       "wpe",
       "shared",   // T5's
-      "*bias"}},  // a table of relative positions, also T5's
+      "*bias"}},  // a table of relative positions, in T5 too
     {kEmbedding,
      Place::kLast,
      {"*_emb", "*_table", "codebook", "queries_embedder", "queries_features", "query_feat",
       "*[!do]_token", "*[!do]_tokens",  // not `..._to_token`, nor Fuyu's `vision_embed_tokens`
-      "reference_points"}},             // a layer in Deformable DETR, but of two outputs
-    {kEmbedding, Place::kAnywhere, {"*_embeds_layers"}},  // a list of them, Bark's
+      "reference_points"}},             // a linear layer in Deformable DETR, with two outputs only
+    {kEmbedding, Place::kAnywhere, {"*_embeds_layers"}},  // a list of embeddings in Bark
     {"output head",
      Place::kAnywhere,
      {"lm_head", "embed_out", "shared_head", "vocab_projector", "vocab_transform",
@@ -71,23 +71,23 @@ constexpr LeftModule kLeft[] = {
     {"head of further tokens", Place::kAnywhere, {"eh_proj", "mtp"}},
 };
 
-/// By model_type: models whose embedding has a name that says nothing.
+/// By model_type: models with an embedding that the names above do not match.
 constexpr Patterns kUnnamedEmbeddingModels = {"ctrl"};
 constexpr Patterns kUnnamedEmbeddings = {"w"};
 
-/// By model_type: models whose linear layers are Conv1D, which stores [inputs, outputs].
+/// By model_type: models with Conv1D instead of linear layers; it stores [inputs, outputs].
 constexpr Patterns kConv1dModels = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
                                     "clvp*"};
-/// Names of Conv1D layers there; other layers are linear.
+/// Names of Conv1D layers in these models; other layers are linear.
 constexpr Patterns kConv1dNames = {"c_attn", "c_proj", "c_fc", "q_attn"};
-/// By model_type: models whose stacked experts are [experts, inputs, outputs].
+/// By model_type: models with stacked experts of [experts, inputs, outputs].
 constexpr Patterns kTransposedExperts = {"gpt_oss", "llama4",    "llama4_text",
                                          "aria",    "aria_text", "openai_privacy_filter"};
-/// By model_type: models whose stacked experts were published as [experts, inputs, outputs] and are
-/// saved by transformers the other way.
+/// By model_type: models with stacked experts of [experts, inputs, outputs] in the published files,
+/// and of [experts, outputs, inputs] in files that transformers saves.
 constexpr Patterns kEitherExperts = {"qwen3_vl_moe*"};
 
-/// By model_type: the output head, where that is not called lm_head.
+/// By model_type: the output head, if its name is not lm_head.
 constexpr struct {
   Patterns models;
   const char* head;
@@ -118,7 +118,7 @@ bool MatchesAny(const Patterns& patterns, const std::string& component) {
       patterns, [&](const char* pattern) { return ::fnmatch(pattern, component.c_str(), 0) == 0; });
 }
 
-/// Returns whether the modules of a name match. Requires: at least one module.
+/// Returns true if the modules of a name match. Requires: at least one module.
 bool Stands(const LeftModule& left, const std::vector<std::string>& modules) {
   const auto matches = [&](const std::string& module) {
     return MatchesAny(left.components, module);
@@ -146,8 +146,8 @@ bool HasExperts(const std::vector<std::string>& modules) {
 
 enum class Orientation { kOutputsFirst, kInputsFirst, kUnknown };
 
-/// Returns the orientation of stacked experts. The dimension of the hidden size is the outputs of
-/// `down_proj`, and the inputs of the others.
+/// Returns the orientation of stacked experts. The hidden size is the number of outputs of
+/// `down_proj`, and the number of inputs of the other weights.
 Orientation ByHiddenSize(const std::string& parameter, const Shape& shape, const Model& model) {
   const bool first = shape[shape.size() - 2] == model.hidden_size,
              last = shape.back() == model.hidden_size;
@@ -156,7 +156,7 @@ Orientation ByHiddenSize(const std::string& parameter, const Shape& shape, const
                                              : Orientation::kInputsFirst;
 }
 
-/// Requires: a matrix or a stack of matrices, at least one module.
+/// Returns a weight's orientation. Requires: a matrix or a stack of matrices, at least one module.
 Orientation OrientationOf(const std::vector<std::string>& modules, const std::string& parameter,
                           bool stacked, const Shape& shape, const Model& model) {
   if (IsOfType(kConv1dModels, model) && MatchesAny(kConv1dNames, modules.back())) {
@@ -175,7 +175,7 @@ SelectionRule::SelectionRule(Action action, std::string pattern)
   if (!pattern_.starts_with(kRegexPrefix)) return;
   try {
     regex_ = std::make_shared<const std::regex>(pattern_.substr(kRegexPrefix.size()));
-  } catch (const std::regex_error&) {  // whose text differs between C++ libraries
+  } catch (const std::regex_error&) {  // its text differs between C++ libraries
     throw InvalidArgument(fmt::format(
         "a pattern must be a glob, or 're:' and an ECMAScript regular expression, got '{}'",
         pattern_));

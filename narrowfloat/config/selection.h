@@ -15,13 +15,13 @@
 
 namespace narrowfloat::config {
 
-/// One --include or --exclude: an fnmatch pattern for a tensor's full name or, behind "re:", a
-/// regular expression for it (ECMAScript).
+/// One --include or --exclude: a pattern for a tensor's full name, either an fnmatch pattern or,
+/// after "re:", an ECMAScript regular expression.
 class SelectionRule {
  public:
   enum class Action { kInclude, kExclude };
 
-  /// Errors: InvalidArgument for an invalid regular expression.
+  /// Compiles the pattern. Errors: InvalidArgument for an invalid regular expression.
   SelectionRule(Action action, std::string pattern);
 
   Action action() const { return action_; }
@@ -37,11 +37,11 @@ class SelectionRule {
   std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
-/// The fields of config.json from which DecideByDefault tells whether matrices are stored as
+/// Fields of config.json. DecideByDefault derives from them whether matrices are stored as
 /// [outputs, inputs] or the reverse.
 struct Model {
   std::string type{};            // model_type
-  std::string text_type{};       // that of text_config
+  std::string text_type{};       // model_type of text_config
   std::int64_t hidden_size = 0;  // of the language model; 0 if it is not known
 };
 
@@ -49,21 +49,21 @@ struct Model {
 struct Decision {
   bool selected;
   std::string reason;
-  bool left_by_layout = false;  // it would be selected if it were stored or named otherwise
+  bool left_by_layout = false;  // not selected only because of its layout or name
 };
 
-/// The tensors that the form of a result holds.
+/// Tensors that the output format can hold.
 struct Holder {
-  bool transposed = false;    // matrices that are stored as [inputs, outputs], too
-  bool any_parameter = true;  // of layers, also of another name than `*.weight`
+  bool transposed = false;    // matrices stored as [inputs, outputs] too
+  bool any_parameter = true;  // a layer's parameters of any name, not only `*.weight`
 };
 
-/// Decides on a tensor by default. Quantizes the weights of linear layers and stacked experts.
-/// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
-/// the prediction of further tokens, and vectors. Compares only whole components of the dotted
-/// name: `mlp.gate` is a router, `mlp.gate_proj` is not. Some models store matrices as [inputs,
-/// outputs], so that blocks would extend along outputs. Unless `holder.transposed`, leaves alone
-/// these and matrices whose orientation the shape does not show.
+/// Decides on a tensor by default. Selects the weights of linear layers and stacked experts. Does
+/// not select norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for the
+/// prediction of further tokens, or vectors. Compares only whole components of the dotted name:
+/// `mlp.gate` is a router, `mlp.gate_proj` is not. Some models store matrices as [inputs, outputs],
+/// where blocks would extend along outputs. Selects these, and matrices of unknown orientation,
+/// only with `holder.transposed`, and Flax's never.
 Decision DecideByDefault(std::string_view name, const Shape& shape, const Model& model,
                          const Holder& holder = {});
 
@@ -81,8 +81,8 @@ bool IsEmbedding(std::string_view name, const std::string& model_type = "");
 /// `model_type`. A model with tied embeddings has this module, but its files have no tensor of it.
 std::string OutputHead(std::string_view model_type);
 
-/// Decides whether a tensor is quantized. One without a wide float type (`dtype` is nullopt) is
-/// not. Else the last rule that matches decides, and DecideByDefault if no rule matches.
+/// Decides whether a tensor is quantized: never without a wide float type (`dtype` is nullopt),
+/// else by the last rule that matches, or by DecideByDefault if no rule matches.
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
                 std::optional<DType> dtype, const Shape& shape, const Model& model,
                 const Holder& holder = {});

@@ -40,7 +40,7 @@ TEST(SelectionTest, TakesLinearWeights) {
            "decoder.token_proj.weight",                  //
            "single_to_token.weight",                     // a projection of ESMFold
            "model.vision_embed_tokens.weight",           // of Fuyu
-           "x_embedder.weight",                          // and one of diffusers
+           "x_embedder.weight",                          // of diffusers
            "time_emb.linear_1.weight",                   //
            "roberta_prelayernorm.encoder.layer.0.output.dense.weight",
        }) {

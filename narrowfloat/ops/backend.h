@@ -16,7 +16,7 @@
 namespace narrowfloat {
 
 /// One product of Backend::Multiply: of a's lines with b's lines, in their directions. `options`
-/// says what happens to the sums; its layout and mode are not read.
+/// has the steps after the sums; its layout and mode are ignored.
 struct Product {
   const ConstQuantizedView& a;
   Direction a_direction;
@@ -28,19 +28,19 @@ struct Product {
 
 /// The verbs of one device, on whole tensors. The public functions check their arguments and call
 /// one member once; docs/architecture.md describes a call.
-/// Requires: arguments as the public function of the same name requires them: views on this
-/// device, with types, shapes and buffers of the plan; options that a scheme takes; memory that is
-/// written overlaps no other argument, unless a member says otherwise.
-/// A member reads and writes tensors, execution.noop included, only in the order of the device's
-/// work. It may return before that work is done, but views, specs and spans live only during
-/// the call. Calls come from any thread, also at the same time.
+/// Requires: arguments as the public function of the same name requires them: views on this device,
+/// with types, shapes and buffers of the plan; options that the scheme accepts; written memory that
+/// overlaps no other argument, unless a member allows it. A member accesses tensors, execution.noop
+/// included, only in the order of the device's work. It may return before that work is done, but
+/// views, specs and spans are valid only during the call. Any thread may call, also at the same
+/// time.
 /// Errors: DeviceError or Unsupported, before anything is written unless a member says otherwise.
 class Backend {
  public:
   /// Writes the amax of `in` to `amax`, fp32, not necessarily aligned, on this device.
   virtual void Amax(const ConstTensorView& in, std::byte* amax,
                     const Execution& execution) const = 0;
-  /// Writes the amax of the random Hadamard transform of `in`, as Amax writes that of `in`.
+  /// Writes the amax of the random Hadamard transform of `in`, as Amax does.
   virtual void HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, std::byte* amax,
                             const Execution& execution) const = 0;
   virtual void HadamardTransform(const ConstTensorView& in, const TensorView& out,
@@ -66,7 +66,7 @@ class Backend {
   /// Reads the buffers of one direction.
   virtual void Dequantize(const ConstQuantizedView& in, Direction direction, const TensorView& out,
                           const Execution& execution) const = 0;
-  /// `out` may be `in`.
+  /// Accepts `in` as `out`.
   virtual void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const TensorView& out,
                             const Execution& execution) const = 0;
   /// Reads the buffers of one direction of `in`, and rounds the values to the type `between`.
@@ -78,7 +78,7 @@ class Backend {
   /// other buffers that are not the same memory.
   virtual void Swizzle(const ConstQuantizedView& in, const QuantizedView& out,
                        const Execution& execution) const = 0;
-  /// Errors: InvalidArgument, before anything is written, if a scale is no power of two.
+  /// Errors: InvalidArgument, before anything is written, if a scale is not a power of two.
   virtual void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction,
                                   const TensorView& scales, const Execution& execution) const = 0;
   virtual void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,

@@ -89,7 +89,7 @@ std::string Text(const BasicQuantizedView<Byte>& view) {
   return fmt::format("{} {}", PrintQuantSpec(view.spec), ShapeText(view.shape));
 }
 
-/// Returns as Text, and the buffers that the spec does not ask for.
+/// Returns Text(view) and the buffers that are not in the spec's plan.
 template <class Byte>
 std::string TextWithStrays(const BasicQuantizedView<Byte>& view) {
   std::string text = Text(view);
@@ -105,7 +105,7 @@ std::string Text(Direction direction) {
   return direction == Direction::kRowwise ? "rowwise" : "columnwise";
 }
 
-/// Writes down each call and computes nothing.
+/// Records each call and computes nothing.
 class RecordingBackend final : public Backend {
  public:
   mutable std::vector<std::string> calls;
@@ -208,7 +208,7 @@ class BackendTest : public testing::Test {
   BackendTest() { RegisterBackend(kDevice, &backend_); }
   ~BackendTest() override { RegisterBackend(kDevice, nullptr); }
 
-  /// Returns what `call` makes the backend do: one call, or several, which no public function does.
+  /// Returns the backend's calls in `call`: one for every public function, several are an error.
   std::string CallsOf(const std::function<void(const Execution&)>& call) {
     backend_.calls.clear();
     const auto* noop = reinterpret_cast<const float*>(memory_.Allocate(sizeof(float)));
@@ -429,7 +429,7 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
                           "512 bytes and a stride of {}",
                           stride));
   }
-  // Rows that coincide, or overlap, though each stride is that of a row or more.
+  // Rows that coincide or overlap, although each stride is at least a row's bytes.
   const QuantizedView folded = memory_.Quantized("mxfp8_e4m3", {2, 2, 64});
   for (const std::ptrdiff_t stride : {128, 192, -192}) {
     const TensorView twice{
@@ -524,7 +524,7 @@ TEST_F(BackendTest, SchemesOutsideTheRegistryDoNotReachTheBackend) {
 TEST_F(BackendTest, SwizzlingNeedsMemoryOfItsOwnForScalesAndAmaxes) {
   const QuantizedView from = memory_.Quantized("nvfp4", {128, 256});
   QuantizedView to = memory_.Quantized("nvfp4:swizzled=1", {128, 256});
-  to[Role::kRowwiseData] = from[Role::kRowwiseData];  // codes may stay where they are
+  to[Role::kRowwiseData] = from[Role::kRowwiseData];  // codes may be the same memory in both
   EXPECT_EQ(CallsOf([&](const Execution& e) { Swizzle(from, to, e); }),
             "swizzle of nvfp4 128x256 to nvfp4:swizzled=1 128x256");
   QuantizedView over = to, without = to;

@@ -33,7 +33,7 @@ void CheckBuffer(const char* verb, const BasicQuantizedView<Byte>& view,
   }
 }
 
-/// Checks the buffers of the plan, and passes each to `add` that has memory of its own.
+/// Checks the planned buffers; passes each buffer with memory of its own to `add`.
 template <class Byte, class Add>
 void VisitBuffers(const char* verb, const BasicQuantizedView<Byte>& view, const Add& add) {
   for (const BufferPlan& planned : PlanQuantize(view.spec, view.shape)) {
@@ -61,7 +61,7 @@ template void CheckBuffers(const char*, const ConstQuantizedView&);
 
 namespace {
 
-/// Checks the buffers of the direction that `wanted` selects.
+/// Checks the buffers of the direction with roles that `wanted` selects.
 template <class Wanted>
 void CheckRoles(const char* verb, const ConstQuantizedView& view, Direction direction,
                 const Wanted& wanted) {
@@ -91,7 +91,7 @@ void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& 
   const auto& buffers = view.buffers;
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (buffers[i].data == nullptr || !HasRole(view.spec, static_cast<Role>(i))) continue;
-    // Buffers that begin at the same address share their memory, as CheckBuffers has found.
+    // Buffers that begin at the same address are one memory: CheckBuffers has checked this.
     const auto shares = [&](const TensorView& earlier) { return earlier.data == buffers[i].data; };
     if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;
     TensorName own = name;

@@ -29,8 +29,8 @@ constexpr bool NeedsAmax(const SchemeInfo& scheme) {
 /// Returns true if the view has the codes and scales of a direction.
 bool HasDirection(const ConstQuantizedView& view, Direction direction);
 
-/// Returns true if the view has buffers that `spec` does not ask for. They are not checked, so no
-/// backend may get them.
+/// Returns true if the view has buffers that the plan of `spec` does not have. These are not
+/// checked, and backends must not receive them.
 template <class Byte>
 bool HasUnplanned(const QuantSpec& spec, const BasicQuantizedView<Byte>& view) {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
@@ -39,7 +39,7 @@ bool HasUnplanned(const QuantSpec& spec, const BasicQuantizedView<Byte>& view) {
   return false;
 }
 
-/// Removes these buffers from the view.
+/// Removes unplanned buffers from the view.
 template <class Byte>
 void RemoveUnplanned(const QuantSpec& spec, BasicQuantizedView<Byte>& view) {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
@@ -64,27 +64,27 @@ class PlannedView {
   std::optional<BasicQuantizedView<Byte>> changed_;
 };
 
-/// Checks codes and scales of one direction as CheckBuffers checks all.
+/// Checks codes and scales of one direction, as CheckBuffers checks all buffers.
 void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction);
 
-/// Checks the same, and the amax that decoding needs.
+/// Checks the same buffers, and the amax if decoding needs it.
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction);
 
 /// Adds the codes, scales and amax of one direction to the tensors that a call reads.
 void AddDirection(const ConstQuantizedView& in, Direction direction, std::string_view owner,
                   CallTensors& call);
 
-/// Adds the planned buffers of `view` to the tensors that a call writes; an empty name.name stands
-/// for the role's. Requires: CheckBuffers accepts the view.
+/// Adds the planned buffers of `view` to the tensors that a call writes. If name.name is empty, the
+/// role's name replaces it. Requires: CheckBuffers accepts the view.
 void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& call);
 
-/// Checks the arguments of quantizing `in` to `out` but for overlaps, and adds the tensors to
+/// Checks the arguments of quantizing `in` to `out`, except for overlaps, and adds the tensors to
 /// `call`. Errors: as Quantize.
 void AddQuantizing(const char* verb, const ConstTensorView& in, const QuantizedView& out,
                    CallTensors& call);
 
-/// Checks the quantized argument of dequantizing, adds what is read to `call`, and returns the
-/// direction that is read. Errors: as Dequantize.
+/// Checks the quantized argument of Dequantize, adds the buffers that are read to `call`, and
+/// returns their direction. Errors: as Dequantize.
 Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call);
 
 }  // namespace narrowfloat

@@ -34,11 +34,11 @@ struct TensorName {
   std::string Text() const;
 };
 
-/// The tensors of one call of a verb. Checks that what is written overlaps nothing else, and finds
+/// The tensors of one call of a verb. Checks that no written tensor overlaps another one, and finds
 /// the backend of their device. A call on few tensors allocates no memory.
 class CallTensors {
  public:
-  /// `verb` begins the messages. Keeps it and all names by reference.
+  /// Begins messages with `verb`. Keeps it and all names by reference.
   explicit CallTensors(std::string_view verb) : verb_(verb) {}
   CallTensors(const CallTensors&) = delete;
   CallTensors& operator=(const CallTensors&) = delete;
@@ -65,8 +65,8 @@ class CallTensors {
   }
 
   /// Checks that no written tensor overlaps another one.
-  /// Errors: InvalidArgument "VERB: A must not overlap B". A is written, and was added before B if
-  /// both are.
+  /// Errors: InvalidArgument "VERB: A must not overlap B". A is a written tensor. If B is written
+  /// too, A was added first.
   void CheckDisjoint();
 
   /// Returns the backend of the tensors' device. Errors: InvalidArgument if they are on different

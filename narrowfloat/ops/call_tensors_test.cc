@@ -51,7 +51,7 @@ TEST(CallTensorsTest, FindsEveryOverlapOfWrittenMemory) {
     const TensorView read{
         memory + (c.read.begin - memory), DType::kUInt8, {c.read.end - c.read.begin}};
     call.Read({"read"}, read);
-    call.Read({"also read"}, read);  // what is read may overlap
+    call.Read({"also read"}, read);  // tensors that are only read may overlap
     EXPECT_EQ(MessageOf([&] { call.CheckDisjoint(); }), c.message);
   }
 }

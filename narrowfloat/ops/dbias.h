@@ -10,12 +10,12 @@
 namespace narrowfloat {
 
 /// Quantizes as Quantize does, and writes the sum of each column of the flattened input to `dbias`.
-/// The CPU sums them in a pass over the input that quantizing needs anyway.
+/// On the CPU, a pass over the input that quantization needs also computes the sums.
 /// Shapes: dbias is [K], in the input's type. Sums are fp32 in an order that depends on the shape
-/// alone: strips of rows, each added in order, then the strips in order; rounded once. Threads may
-/// share columns if the workspace is as DbiasWorkspaceShape says; with a smaller one, or an empty
-/// one, each thread has columns of its own, and the bytes are the same. The workspace is on the
-/// device of `in`; its content afterwards is unspecified. Without the argument it is allocated.
+/// alone: strips of rows, each added in order, then the strips in order; rounded once. With a
+/// workspace of DbiasWorkspaceShape, threads may share columns. With a smaller or empty one, each
+/// thread sums columns of its own; the bytes are the same. The workspace is on the device of `in`;
+/// its content afterwards is unspecified. Without the argument it is allocated.
 /// Errors: as Quantize; InvalidArgument if dbias is not as described, or if dbias or the workspace
 /// overlaps another buffer.
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,

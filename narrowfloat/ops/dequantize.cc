@@ -43,7 +43,7 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
     throw InvalidArgument(fmt::format("fake_quantize: the output must have shape {}, got {}",
                                       ShapeText(in.shape), ShapeText(out.shape)));
   }
-  PlanQuantize(spec, in.shape);  // throws for what cannot be quantized
+  PlanQuantize(spec, in.shape);  // throws if the spec or the shape is invalid
   ValidateForQuantize(spec);
   CheckRows("fake_quantize", "the input", in);
   CheckRows("fake_quantize", "the output", out);
@@ -57,7 +57,7 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
   CallTensors call("fake_quantize");
   call.Read({"the input"}, in);
   call.Write({"the output"}, out);
-  QuantSpec read = spec;  // the rowwise direction alone, if there are both
+  QuantSpec read = spec;  // if both directions are set, only the rowwise one
   if (spec.rowwise) read.columnwise = read.rht = false;
   call.FindBackend().FakeQuantize(in, read, out, execution);
 }

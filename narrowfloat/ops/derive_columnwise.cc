@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kVerb = "derive_columnwise";
 constexpr const char* kTransposeVerb = "transpose_codes";
 
-/// Checks the specs and shapes of the two tensors, whose buffers are checked against these.
+/// Checks the specs and shapes of the two tensors, but not their buffers.
 void CheckDerives(const ConstQuantizedView& in, const QuantizedView& out) {
   const QuantSpec& spec = in.spec;
   CheckScheme(spec);

@@ -16,9 +16,9 @@ class ThreadPool {
   /// Returns the number of threads that tasks run on.
   virtual std::size_t ThreadCount() const = 0;
   /// Calls task(i) once for each i below `count`, in any order, on any threads; returns when all
-  /// are done. A task may throw. An exception that this function throws ends the verb and reaches
-  /// its caller; outputs then hold unspecified bytes. No task may run after this function has
-  /// returned or thrown, because tasks use memory of the call.
+  /// are done. A task may throw. If this function throws, the verb ends with the same exception;
+  /// outputs then hold unspecified bytes. No task may run after this function has returned or
+  /// thrown, because tasks use memory of the call.
   virtual void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) = 0;
 };
 
@@ -26,10 +26,10 @@ class ThreadPool {
 /// chosen by its size.
 enum class Stores : std::uint8_t { kBySize, kCached, kNontemporal };
 
-/// Options of how a verb runs. Only `noop` and the values in device memory change the result; verbs
-/// that quantize or multiply read them. Products of mode kFast depend on the other fields too.
+/// Options of a verb's execution. Only `noop` and the values in device memory change the result;
+/// verbs that quantize or multiply read them. Products of mode kFast depend on other fields too.
 struct Execution {
-  // For the CPU, but for `noop`, which every backend reads.
+  // For the CPU; every backend reads `noop`.
   int threads = 0;              // 0: the pool's, else NF_NUM_THREADS, else the affinity mask
   ThreadPool* pool = nullptr;   // null: oneTBB
   const float* noop = nullptr;  // points at 1.0f: nothing is written; on the tensors' device
@@ -37,7 +37,7 @@ struct Execution {
   Stores stores = Stores::kBySize;
 
   // For CUDA: the stream (a cudaStream_t; null is the default one), and values in device memory,
-  // aligned to 4 bytes, that are used instead of those of the spec.
+  // aligned to 4 bytes, which replace the spec's values.
   void* stream = nullptr;
   const float* scale = nullptr;
   const float* amax = nullptr;

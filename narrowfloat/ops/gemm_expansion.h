@@ -29,16 +29,16 @@ struct ProductExpansion {
 
   /// Returns the factor of the whole product, if it is one number.
   std::optional<double> Factor() const;
-  /// Returns it if its magnitude is in [2^-126, 2^127), where it is a normal number of fp32.
+  /// Returns Factor() if its magnitude is in [2^-126, 2^127), where it is a normal fp32 number.
   std::optional<double> NormalFactor() const;
 };
 
-/// Plans the lossless expansion of both operands of a product; returns nothing if bfloat16 items
-/// and sums in fp32 cannot be lossless. Reads the scales.
-/// Guarantees of a plan: items are normal numbers of bfloat16, zeros, or NaN and infinity where the
-/// values are; a product of two finite items is zero or a normal number of fp32; sums do not
-/// overflow. So instructions that flush denormals lose nothing, and the product's only errors are
-/// those of rounding the sums.
+/// Plans the lossless expansion of both operands of a product; returns nullopt if bfloat16
+/// items and sums in fp32 cannot be lossless. Reads the scales. Guarantees of a plan: an
+/// item is a normal number of bfloat16 or zero, or NaN or infinity if the value is; a
+/// product of two finite items is zero or a normal number of fp32; sums do not overflow. So
+/// instructions that flush denormals are exact, and only the rounding of sums causes
+/// errors.
 /// Requires: views that Qgemm accepts in these directions.
 std::optional<ProductExpansion> PlanExpansion(const ConstQuantizedView& a, Direction a_direction,
                                               const ConstQuantizedView& b, Direction b_direction);

@@ -44,7 +44,7 @@ void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_
   }
 }
 
-/// Returns `count` rows from `first` on as a tensor of their own.
+/// Returns `count` rows from `first` on as a tensor.
 ConstTensorView GroupView(const ConstTensorView& in, std::ptrdiff_t row_stride,
                           std::ptrdiff_t first, std::int64_t count) {
   const Shape shape{count, static_cast<std::int64_t>(FlattenShape(in.shape).cols)};
@@ -64,7 +64,7 @@ void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_
   ValidateForQuantize(out.spec);
 }
 
-/// Quantizes the groups after the checks of single ones.
+/// Quantizes the groups. Requires: each group has been checked. Checks overlaps between groups.
 void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
                     CallTensors& call, const Execution& execution) {
   for (std::size_t g = 0; g < outs.size(); ++g)

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kVerb = "hadamard";
 
-/// Checks the rows of the input, and that each bit of the mask stands for one of a group.
+/// Checks that the rows form complete groups, and that the mask has only bits of a group's rows.
 void CheckGroups(const ConstTensorView& in, std::uint32_t sign_mask) {
   if (sign_mask >> kHadamardSize != 0) {
     throw InvalidArgument(

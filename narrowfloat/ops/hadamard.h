@@ -13,7 +13,7 @@ namespace narrowfloat {
 /// set: s_k is -1) and Sylvester's matrix H, row 16 g + j becomes 0.25 * sum over k of s_k H_kj
 /// times row 16 g + k, the exact sum rounded once to the items' type.
 /// Shapes: equal, flattened to rows x cols; rows a multiple of 16; equal float types.
-/// Special values: as IEEE addition has it, in any order; a sum of zero is +0.
+/// Special values: as in IEEE addition, in any order; a sum of zero is +0.
 /// Errors: InvalidArgument if shapes, types or rows do not fit, sign_mask has more than 16 bits, or
 /// the two overlap.
 /// Source: TransformerEngine common/hadamard_transform, the transform of columnwise NVFP4.

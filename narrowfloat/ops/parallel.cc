@@ -33,10 +33,10 @@ void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) 
   for (std::size_t i = 0; i < count; ++i) task(i);
 }
 
-/// An arena that no other call uses meanwhile: a thread that waits in it takes none of the caller's
-/// tasks, so a caller that holds a lock is safe. Calls reuse the arenas of earlier calls,
-/// because TBB frees an arena only when a worker visits it: calls in quick succession would leave
-/// thousands, and each slows the next call.
+/// An arena that one call uses alone: a thread that waits in it runs no task of the caller, so that
+/// the caller may hold a lock. Calls reuse the arenas of earlier calls, because TBB frees an arena
+/// only when a worker enters it: calls in quick succession would leave thousands, and each slows
+/// the next call.
 class PooledArena {
  public:
   explicit PooledArena(std::size_t threads) {
@@ -75,9 +75,9 @@ class PooledArena {
   std::list<Entry> entry_;  // one entry; it returns to the pool without an allocation
 };
 
-/// Returns how many of `threads` threads, the caller among them, the system can start. Starts them
-/// to find out, once for each number above all earlier ones: if TBB cannot start a worker, the call
-/// or the process ends with an error.
+/// Returns how many of `threads` threads, the caller included, the system can start. Tests this by
+/// starting them, once for each number above all earlier ones: if TBB cannot start a worker, the
+/// call or the process ends with an error.
 std::size_t StartableThreads(std::size_t threads) {
   static std::mutex mutex;
   static std::size_t tried = 1, startable = 1;
@@ -101,7 +101,7 @@ void RunOnTbb(std::size_t threads, std::size_t count,
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
   (void)registered;
   g_used_workers = true;
-  // TBB would not start more than the host program allows, and would warn on stderr.
+  // TBB starts no more threads than the host program allows, and would warn on stderr.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
   const std::size_t startable = StartableThreads(std::min(threads, allowed));

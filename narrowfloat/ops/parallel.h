@@ -10,8 +10,8 @@ namespace narrowfloat {
 
 /// Calls task(i) once for each i below `count`, each under a FloatEnvironment, on the caller's pool
 /// or on oneTBB; returns when all are done. Runs on the calling thread alone for one task or one
-/// thread, in a child that was forked after a parallel call, because worker threads do not survive
-/// a fork, and if the system lets no other thread start.
+/// thread, if the system cannot start another thread, and in a child forked after a parallel call:
+/// worker threads do not exist after a fork.
 void ParallelFor(const Execution& execution, std::size_t count,
                  const std::function<void(std::size_t)>& task);
 

@@ -48,8 +48,8 @@ struct Side {
   std::size_t Length() const { return IsRowwise() ? Matrix().cols : Matrix().rows; }
 };
 
-/// Returns the signs of the Hadamard transform that the side's values went through, or nothing.
-/// Rows go through none.
+/// Returns the sign mask of the Hadamard transform of the side's values, or nullopt. Only
+/// columnwise values are transformed.
 std::optional<std::uint64_t> TransformOf(const Side& side) {
   const QuantSpec& spec = side.view.spec;
   if (side.IsRowwise() || !spec.rht) return std::nullopt;
@@ -120,7 +120,8 @@ void CheckBias(const std::string& verb, const ConstTensorView& bias, std::int64_
       cols, ShapeText(bias.shape)));
 }
 
-/// Checks one product but for overlaps, and adds its tensors to `call`. `verb` begins the messages.
+/// Checks a product except for overlaps, and adds its tensors to `call`. `verb` begins
+/// messages.
 Product CheckProduct(const std::string& verb, const ConstQuantizedView& a,
                      const ConstQuantizedView& b, const TensorView& out, const GemmOptions& options,
                      CallTensors& call) {

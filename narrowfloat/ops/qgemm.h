@@ -23,7 +23,7 @@ enum class GemmLayout : std::uint8_t { kTN, kNN, kNT };
 /// Returns the layout of that name, "TN", "NN" or "NT". Errors: InvalidArgument.
 GemmLayout FindGemmLayout(std::string_view name);
 
-/// Use of the values that `out` has: overwrites them, or adds to them.
+/// Use of the values in `out`: overwrites them, or adds to them.
 enum class GemmOutput : std::uint8_t { kOverwrite, kAccumulate };
 
 /// Ways of computing products.
@@ -36,8 +36,8 @@ enum class GemmMode : std::uint8_t { kReproducible, kFast };
 GemmMode FindGemmMode(std::string_view name);
 std::string_view GemmModeName(GemmMode mode);
 
-/// Returns the mode of products that do not name one: NF_PRODUCT, else kReproducible. Errors:
-/// InvalidArgument if NF_PRODUCT names no mode.
+/// Returns the mode of products without a mode: NF_PRODUCT, else kReproducible. Errors:
+/// InvalidArgument if NF_PRODUCT is not the name of a mode.
 GemmMode DefaultGemmMode();
 
 struct GemmOptions {
@@ -56,15 +56,15 @@ struct GemmOptions {
 /// and scale types.
 bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
 
-/// Returns the shape of the product of `a` and `b`, whose leading dimensions are flattened.
+/// Returns the shape of the product of `a` and `b`, with leading dimensions flattened.
 /// Errors: InvalidArgument if their schemes are of different families, the lengths of the summed
-/// dimension differ, or columns that the layout reads went through another Hadamard transform than
-/// the other operand. `verb` begins the message.
+/// dimension differ, or the operands have different Hadamard transforms in the directions that the
+/// layout reads (only columnwise values have one). `verb` begins the message.
 Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
                  std::string_view verb = "qgemm");
 
-/// Plans the lossless expansion of a product's operands to bfloat16; returns nothing if there is
-/// none. Errors: InvalidArgument as Qgemm, or if the operands are not in CPU memory.
+/// Plans the lossless expansion of a product's operands to bfloat16; returns nullopt if it does not
+/// exist. Errors: InvalidArgument as Qgemm, or if the operands are not in CPU memory.
 std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
                                                    const ConstQuantizedView& b, GemmLayout layout);
 
@@ -91,8 +91,8 @@ struct GroupedGemmOptions {
   std::optional<GemmMode> mode{};             // absent: DefaultGemmMode()
 };
 
-/// Writes the product of a[g] and b[g] to outs[g], for every group g, with the bytes of Qgemm for
-/// each. The groups share the threads, so that many small ones run as fast as a large one.
+/// Writes the product of a[g] and b[g] to outs[g], for every group g, with the same bytes as Qgemm.
+/// The groups share the threads, so that many small ones run as fast as a large one.
 /// Shapes: outs[g] is QgemmShape(a[g], b[g], layout); groups may differ in every dimension and
 /// in scheme, and may be empty. Errors: as Qgemm, InvalidArgument naming the group; InvalidArgument
 /// if the counts differ, or an output overlaps another one or an input of any group; nothing is

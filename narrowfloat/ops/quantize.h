@@ -7,12 +7,12 @@
 
 namespace narrowfloat {
 
-/// Fills `out` with the codes, scales and amaxes of `in` as `out.spec` says.
+/// Fills `out` with the codes, scales and amaxes of `in`, quantized by `out.spec`.
 /// Shapes: out.shape is in.shape; the buffers are those of PlanQuantize(out.spec, out.shape),
 /// C-contiguous. Padding of the scales becomes zero. A short last block is quantized as if padded
-/// with zeros. Errors: InvalidArgument if out.spec is not valid or cannot be made, `in` is not a
-/// float tensor with adjacent items in a row, or a buffer is missing, differs from the plan, or
-/// overlaps the input or another buffer.
+/// with zeros. Errors: InvalidArgument if out.spec is invalid or for dequantization only, `in` is
+/// not a float tensor with adjacent items in a row, or a buffer is missing, differs from the plan,
+/// or overlaps the input or another buffer.
 void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution = {});
 
 /// Checks that `view` has the buffers of its plan, each with the planned type and shape,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that verbs write no buffer that the spec lacks, and none after an error, on the CPU.
+// Tests, on the CPU, that verbs write only buffers of the spec, and none after an error.
 #include "narrowfloat/ops/quantize.h"
 
 #include <fmt/format.h>

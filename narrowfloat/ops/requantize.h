@@ -8,8 +8,8 @@
 namespace narrowfloat {
 
 /// Quantizes the values of `in` by `out.spec`: another scheme, direction or layout of scales.
-/// Shapes: `in` and `out` are of one shape. `between` is the type that values are rounded to in
-/// between; fp32 holds every decoded value exactly as Dequantize gives it.
+/// Shapes: in.shape is out.shape. The values are first rounded to the type `between`; fp32 holds
+/// every decoded value exactly as Dequantize gives it.
 /// Errors: InvalidArgument, before anything is written, if shapes differ, buffers are missing, or
 /// `out` overlaps `in`.
 /// Source: TransformerEngine's chain of dequantize and quantize; nvte_group_requantize with
@@ -17,11 +17,11 @@ namespace narrowfloat {
 void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
                 DType between = DType::kFloat32, const Execution& execution = {});
 
-/// Writes MXFP8 scales for the codes of block-scaled FP8 whose scales are powers of two: each
-/// becomes its E8M0 exponent, repeated over the four MX blocks of a block and over the lines of a
-/// tile, stored swizzled.
-/// Shapes: `scales` is uint8, of the shape that PlanQuantize gives MXFP8's rowwise_scale_inv for
-/// the codes of that direction as they are stored, swizzled. Padding becomes zero.
+/// Writes MXFP8 scales for the codes of block-scaled FP8 with power-of-two scales: the E8M0
+/// exponent of each scale, repeated for the four MX blocks of a block and for the lines of a tile.
+/// The scales are stored swizzled.
+/// Shapes: `scales` is uint8, with the swizzled shape of MXFP8's rowwise_scale_inv in PlanQuantize,
+/// for the direction's codes as they are stored. Padding becomes zero.
 /// Errors: InvalidArgument if the scheme of `in` has no fp32 scales per block, `in` lacks the
 /// direction, a scale is not a power of two of at least 2^-127, or `scales` differs or overlaps
 /// `in`; Unsupported if this build has no MXFP8. Source: TransformerEngine
@@ -29,14 +29,14 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const TensorView& scales,
                         const Execution& execution = {});
 
-/// Returns the shape of `scales` of BlockScalesToMxfp8. Errors: as there, for `in` and `direction`.
+/// Returns the shape of `scales` in BlockScalesToMxfp8. Errors: as it, for `in` and `direction`.
 Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 
-/// Returns the grid of those scales. Errors: Unsupported if this build has no MXFP8.
+/// Returns the grid of MXFP8's scales for `in`. Errors: Unsupported if this build has no MXFP8.
 ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction);
 
-/// Throws InvalidArgument for a scale that E8M0 does not have. `line` and `block` are its place in
-/// the message.
+/// Throws InvalidArgument for a scale that is not a value of E8M0. The message names its `line` and
+/// `block`.
 [[noreturn]] void RefuseBlockScale(std::size_t line, std::size_t block, float scale_inv);
 
 }  // namespace narrowfloat

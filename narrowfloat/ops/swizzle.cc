@@ -32,7 +32,7 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   }
 }
 
-/// Adds the buffers of one direction; those that are the same memory in both are not copied.
+/// Adds one direction's buffers, except codes and amaxes that are the same memory in both tensors.
 void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction direction,
                CallTensors& call) {
   for (const Role role : {DataRole(direction), ScaleInvRole(direction), AmaxRole(direction)}) {
@@ -46,7 +46,7 @@ void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction
 void Permute(const char* verb, const ConstQuantizedView& given, const QuantizedView& out,
              bool reads_swizzled, const Execution& execution) {
   CheckPair(verb, given, out, reads_swizzled);
-  QuantSpec both = given.spec;  // permutes the directions that are there
+  QuantSpec both = given.spec;  // permutes the directions that are present
   both.rowwise = both.columnwise = true;
   const PlannedView planned(given, both);
   const ConstQuantizedView& in = *planned;

@@ -29,7 +29,7 @@ struct RowDimension {
 };
 
 /// Checks that each stride is at least the bytes that a row and the shorter strides span, so that
-/// rows do not overlap. Refuses also rows that interleave without overlapping.
+/// rows do not overlap. Also rejects rows that interleave without overlapping.
 void CheckRowsAreApart(std::string_view verb, std::string_view name, std::ptrdiff_t row,
                        std::vector<RowDimension>& dimensions) {
   std::ranges::sort(dimensions, {}, [](const RowDimension& d) { return std::abs(d.stride); });

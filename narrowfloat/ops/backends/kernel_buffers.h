@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of all backends: they make the arguments of kernels from the views of a call.
+// Functions for all backends: they convert the views of a call to the arguments of kernels.
 #pragma once
 
 #include "narrowfloat/kernels/kernel_table.h"
@@ -8,7 +8,7 @@
 
 namespace narrowfloat {
 
-/// Returns codes and scales of one direction of `view`, in the form that kernels take.
+/// Returns codes and scales of one direction of `view`, as kernel arguments.
 template <class Byte>
 DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction direction) {
   const SchemeInfo& scheme = *view.spec.scheme;
@@ -40,8 +40,8 @@ inline ScaleOptions ScaleOptionsOf(const QuantSpec& spec, DType dtype) {
   return options;
 }
 
-/// Returns how many lines and blocks of scales keep their value when they are swizzled, or back:
-/// TransformerEngine's swizzle zeroes the padding, and its unswizzle moves it.
+/// Returns the numbers of lines and blocks of scales that a swizzle or an unswizzle copies:
+/// TransformerEngine's swizzle zeroes the padding, and its unswizzle copies it.
 inline MatrixShape KeptScales(const ScaleGrid& grid, const QuantSpec& of_output) {
   if (of_output.swizzled) return {grid.lines, grid.blocks};
   return {grid.padded_lines, grid.padded_blocks};

@@ -7,8 +7,8 @@
 
 namespace narrowfloat {
 
-/// The largest magnitude that any thread has found, 0 at first. Compares bit patterns: their order
-/// is that of the magnitudes, also under flush-to-zero.
+/// The largest magnitude that any thread has found, 0 at first. Compares bit patterns: they have
+/// the order of the magnitudes, also under flush-to-zero.
 class AtomicAmax {
  public:
   void Update(float magnitude) {

@@ -21,14 +21,14 @@ namespace {
 constexpr char kModule[] = "libnarrowfloat_onednn.so";
 constexpr char kVariable[] = "NF_ONEDNN_MODULE";
 constexpr char kSymbol[] = "narrowfloat_multiply_bfloat16";
-// The OpenMP runtime that oneDNN links, unless it is built for another one.
+// The OpenMP runtime that oneDNN uses, unless it was built for another one.
 constexpr char kOpenMp[] = "libgomp.so.1";
 
 std::string_view FileName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-/// Returns the loaded file that is an OpenMP runtime, or nothing. Wheels rename their runtimes.
+/// Returns the path of a loaded OpenMP runtime, or an empty text. Wheels rename their runtimes.
 std::string LoadedOpenMp() {
   std::string found;
   dl_iterate_phdr(
@@ -45,8 +45,8 @@ std::string LoadedOpenMp() {
   return found;
 }
 
-/// Checks that the process has no other OpenMP runtime than oneDNN's: each would start threads of
-/// its own. Errors: Unsupported if it has.
+/// Checks that the process has no other OpenMP runtime than oneDNN's: each runtime starts its own
+/// threads. Errors: Unsupported if it has.
 void CheckOpenMp() {
   const std::string loaded = LoadedOpenMp();
   if (loaded.empty()) return;
@@ -59,8 +59,8 @@ void CheckOpenMp() {
       kOpenMp, loaded));
 }
 
-/// Returns the path of the program or library that this function is linked into; nothing if it is
-/// not absolute: it would be relative to the folder in which the process was when it loaded it.
+/// Returns the path of the program or library that this function is linked into; an empty text for
+/// a relative path, which depends on the process's folder at load time.
 std::string OwnPath() {
   Dl_info info{};
   void* object = nullptr;
@@ -68,7 +68,7 @@ std::string OwnPath() {
               RTLD_DL_LINKMAP) == 0)
     return "";
   std::string path = static_cast<const link_map*>(object)->l_name;
-  if (path.empty()) {  // the program, which dladdr names as its caller did: "narrowfloat" by PATH
+  if (path.empty()) {  // the program; dladdr gives the name it was called by, as "narrowfloat"
     std::error_code error;
     path = std::filesystem::read_symlink("/proc/self/exe", error).string();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where mode `fast` looks for oneDNN's module.
+// Tests the paths at which mode `fast` searches oneDNN's module.
 #include "narrowfloat/ops/cpu/bfloat16_multiply.h"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 namespace narrowfloat {
 namespace {
 
-constexpr int kCannotRun = 77;  // exit status of a child whose file this kernel cannot run
+constexpr int kCannotRun = 77;  // exit status of a child if the kernel cannot run the file
 
-// Is disabled because it is a part of the next test, which runs it in other processes.
+// Disabled: the next test runs it, in other processes.
 TEST(ModuleTest, DISABLED_LooksBesideThisProgram) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   try {
@@ -30,7 +30,7 @@ TEST(ModuleTest, DISABLED_LooksBesideThisProgram) {
   }
 }
 
-// Runs the test above in processes whose name is not the path of the program's file.
+// Runs the test above in processes with a name (argv[0]) that is not the program's path.
 TEST(ModuleTest, LooksBesideAProgramOfAnyName) {
   for (const char* name : {"fast_gemm_test", "./fast_gemm_test"}) {
     const pid_t child = fork();

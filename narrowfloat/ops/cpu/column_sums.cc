@@ -21,10 +21,10 @@ namespace {
 // adds the strips.
 constexpr std::size_t kStripRows = kDbiasStripRows;
 
-// Columns per task: whole rows read fastest, fewer columns give tasks to more threads.
+// Columns per task: complete rows are read fastest, fewer columns give more tasks for threads.
 constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
 
-// Bytes of items of a tile, which a second-level cache holds: half as many took up to 5 % longer.
+// Bytes of a tile's items, which fit in a second-level cache. Half as many took up to 5 % longer.
 constexpr std::size_t kTileBytes = std::size_t{256} << 10;
 
 // Tiles begin on multiples of a scheme's unit.
@@ -65,8 +65,8 @@ struct StripTiles {
   }
 };
 
-/// Sums the columns of tiles: right after quantizing a tile, while it is in the cache; or, if the
-/// amax is needed first, during the amax pass, which is limited by memory.
+/// Sums the columns of tiles, each right after its quantization, while it is in the cache. If the
+/// amax is needed first, sums in the amax pass instead: memory limits that pass, not arithmetic.
 class TileSummer {
  public:
   TileSummer(const SumPass& pass, const StripTiles& tiles) : pass_(pass), tiles_(tiles) {}
@@ -119,7 +119,7 @@ void AddSums(const float* from, std::size_t count, float* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-/// Lets threads share columns: writes the sums of each strip to the workspace, then adds them.
+/// Sums with columns that threads share: writes each strip's sums to the workspace, then adds them.
 void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
                const Execution& execution) {
   const MatrixShape shape = pass.rows.shape;
@@ -143,7 +143,7 @@ void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
   });
 }
 
-/// Gives each task columns of its own; it adds each strip as soon as it is summed.
+/// Sums with separate columns for each task, which adds a strip as soon as its sum is complete.
 void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& execution) {
   const MatrixShape shape = pass.rows.shape;
   const StripTiles tiles(pass, kOwnedCols);

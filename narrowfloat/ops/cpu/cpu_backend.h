@@ -6,7 +6,7 @@
 namespace narrowfloat {
 
 /// The backend of the CPU: cuts tensors into tiles and calls the functions of execution.Kernels()
-/// on them. Members return when the work is done. Each .cc of this folder has some of them.
+/// on them. Members return when the work is done. The .cc files of this folder define them.
 class CpuBackend final : public Backend {
  public:
   void Amax(const ConstTensorView& in, std::byte* amax, const Execution& execution) const override;

@@ -29,14 +29,14 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                       BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
   if (NeedsAmax(scheme) && !in.spec.row_scaled)
     std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
-  // Rows are decoded one by one, those of square blocks too, and long runs of them use memory best.
+  // Decoding goes row by row, in square blocks too; long runs of a row use memory best.
   const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);
   TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme),
                                StreamedTileElements(execution, rows.shape));
   if (args.nontemporal && direction == Direction::kColumnwise &&
       scheme.layout.columnwise_transposed) {
-    // A patch reads and writes a few lines of each row or column. Every column has its own scale,
-    // so that tiles may begin at any column; at any row only with 8-bit codes.
+    // A patch accesses a few cache lines of each row or column. Every column has its own scale, so
+    // that tiles may begin at any column. They may begin at any row only with 8-bit codes.
     if (rows.matrix.row_offsets == nullptr)
       grid.col_head = HeadOf(rows.matrix.data, rows.matrix.row_stride, ItemSize(out.dtype) * 8, 1);
     grid.row_head = CodesHead(args.in, scheme, scheme.element_bits == 8 ? 1 : scheme.block.cols);

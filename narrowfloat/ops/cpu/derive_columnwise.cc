@@ -25,7 +25,7 @@ void TransposeBytes(const std::byte* in, std::byte* out, MatrixShape matrix,
   });
 }
 
-/// Returns the 4-bit code of a column, in the low half: a byte holds the even column's there.
+/// Returns a column's 4-bit code in the low half of a byte. A stored low half is an even column's.
 std::byte NibbleAt(const std::byte* row, std::size_t col) {
   const std::byte both = row[col / 2];
   return col % 2 == 0 ? both & std::byte{0x0F} : both >> 4;
@@ -48,7 +48,7 @@ void TransposeNibbles(const std::byte* in, std::byte* out, MatrixShape matrix,
   });
 }
 
-/// Writes every columnwise scale: the rowwise one of the tile that holds its first element.
+/// Writes every columnwise scale: the rowwise scale of the tile with the scale's first element.
 void TransposeScales(const SchemeInfo& scheme, MatrixShape matrix, const std::byte* in,
                      std::byte* out, std::size_t item_bytes) {
   const ScaleGrid rows = MakeScaleGrid(scheme, Direction::kRowwise, matrix);

@@ -34,13 +34,13 @@ struct Items {
         along_step(operand.rows_are_lines ? 1 : end - begin) {
     Expand(operand, begin, end, memory.data(), execution);
   }
-  /// Returns line number `line` of these.
+  /// Returns line `line` of these lines.
   const std::byte* Line(std::size_t line) const {
     return memory.data() + line * line_step * ItemSize(DType::kBFloat16);
   }
 };
 
-/// Returns one factor per line, then zeros as far as vector code reads.
+/// Returns one factor per line, then zeros up to the last one that vector code reads.
 std::vector<double> FactorsOfLines(const OperandExpansion& operand, std::size_t lines) {
   std::vector<double> factors(operand.factors);
   if (factors.size() == 1) factors.resize(lines, factors[0]);
@@ -81,7 +81,7 @@ class ExpandedRun {
       const char* message = RunPanel(i * step, std::min((i + 1) * step, lines));
       if (message == nullptr) return;
       const std::lock_guard lock(mutex);
-      failure = message;  // a copy: the text belongs to this thread
+      failure = message;  // a copy: the text is valid until this thread's next call
     });
     if (!failure) return;
     const ConstQuantizedView &a = expansion_.a.view, &b = expansion_.b.view;

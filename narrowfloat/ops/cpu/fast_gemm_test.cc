@@ -25,7 +25,7 @@ namespace {
 
 using Random = std::mt19937;
 
-/// Returns a spec with both directions, where the rows are whole bytes of columnwise codes.
+/// Returns a spec with both directions, if the rows fill whole bytes of columnwise codes.
 QuantSpec BothOf(const std::string& text, std::int64_t rows) {
   QuantSpec spec = ParseQuantSpec(text);
   spec.columnwise = rows % 2 == 0 || spec.scheme->element_bits == 8;
@@ -138,7 +138,7 @@ std::vector<std::byte> FastProductIntoRows(const Quantized& a, const Quantized& 
   return out;
 }
 
-// The decoded scales of NVFP4 carry two roundings each, its factor none; the product has K - 1
+// Decoded scales of NVFP4 have two rounding errors each, the factor has none. The product has K - 1
 // roundings of sums in any order, then one by the factor: less than K + 8 in all. Then one rounding
 // to the result's type.
 void ExpectWithinBound(const Exact& exact, const std::vector<std::byte>& out, DType dtype) {
@@ -151,8 +151,8 @@ void ExpectWithinBound(const Exact& exact, const std::vector<std::byte>& out, DT
   }
 }
 
-// Rows that are apart, adjacent rows, and results without strides, in this order: oneDNN keeps what
-// it makes for one layout, and uses it for others. One row accepts every stride, such as 0.
+// Tests separate rows, adjacent rows, and results without strides, in this order: oneDNN caches the
+// kernel of one layout and reuses it for others. One row accepts every stride, such as 0.
 void ExpectWithinBound(const Quantized& a, const Quantized& b, GemmLayout layout, DType dtype) {
   const Exact exact = Multiply(a, b, layout);
   const auto [rows, cols] = FlattenShape(QgemmShape(a.view, b.view, layout));
@@ -182,8 +182,8 @@ constexpr Pair kPairs[] = {
 struct Sizes {
   std::int64_t rows, cols, length;
 };
-// Less than a block, one, several, and a result that every thread computes a part of. One-byte
-// codes also allow odd sizes.
+// Sizes of less than a block, one block, several blocks, and of a result that all threads share.
+// Codes of one byte also allow odd sizes.
 constexpr Sizes kSizes[] = {{6, 4, 2}, {2, 34, 16}, {66, 18, 130}, {34, 130, 258}};
 constexpr Sizes kOddSizes[] = {{1, 1, 1}, {1, 3, 32}, {5, 129, 33}, {67, 1, 129}};
 
@@ -315,8 +315,8 @@ TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
 
 TEST(FastGemmTest, PanelsAndTilesMeet) {
   NF_NEEDS_ONEDNN();
-  // Sums are exact, so that both modes give the same bytes; sizes are more than one panel of each
-  // side, and do not end with one.
+  // Sums are exact, so that both modes give the same bytes. Each side has more than one panel, and
+  // an incomplete last one.
   Random random(28);
   std::uniform_int_distribution<int> integer(-3, 3);
   const std::int64_t m = 1300, n = 2090, k = 32;
@@ -354,7 +354,7 @@ TEST(FastGemmTest, GroupsAreThoseOfSingleCalls) {
   NF_NEEDS_ONEDNN();
   Random random(25);
   const Quantized a = Make("mxfp8_e4m3", 40, 64, random), b = Make("mxfp8_e4m3", 32, 64, random);
-  Quantized far = Make("mxfp8_e4m3", 8, 64, random);  // does not expand: runs as the others do
+  Quantized far = Make("mxfp8_e4m3", 8, 64, random);  // does not expand: mode kReproducible
   for (std::byte& scale : far.Bytes(Role::kRowwiseScaleInv)) scale = std::byte{254};
   far.Bytes(Role::kRowwiseScaleInv)[0] = std::byte{1};
   std::vector<std::byte> outs[2] = {std::vector<std::byte>(std::size_t{40} * 32 * 4),

@@ -36,7 +36,7 @@ struct Method {
   std::size_t SumBytes() const { return type == SumType::kBinary64 ? 8 : 4; }
 };
 
-/// Returns a Method without a body if only the reference can compute the product.
+/// Chooses the method of a problem; without a body if only the reference can compute the product.
 Method ChooseMethod(const GemmProblem& problem, const GemmKernels* kernels) {
   const StoredOperand &a = problem.a, &b = problem.b;
   Method method;
@@ -81,12 +81,12 @@ std::size_t SlabCount(const StoredOperand& operand, std::size_t length) {
   return CeilDiv(length, operand.slab);
 }
 
-/// Rows of one problem whose panels of `a` are packed together.
+/// Rows of one problem; their panels of `a` are packed together.
 struct Part {
   const GemmProblem& problem;
   const Method& method;
   std::size_t row_begin, row_end;
-  std::byte* memory = nullptr;  // Bytes() of it: panels, then scales
+  std::byte* memory = nullptr;  // of Bytes() bytes: panels, then scales
 
   std::size_t PanelBytes() const {
     const GemmBody& body = *method.body;
@@ -118,8 +118,8 @@ struct Scratch {
   std::size_t panel_bytes, panel_scales, sum_bytes;
 };
 
-/// Scratches for reuse by later tasks, as many as tasks have run at the same time. Each is a list
-/// of one entry: it returns to the pool without an allocation.
+/// Pool of scratches that later tasks reuse; at most as many as tasks ran at the same time. Each is
+/// a list of one entry, which returns to the pool without an allocation.
 class ScratchPool {
  public:
   std::list<Scratch> Take(std::size_t panels, std::size_t scales, std::size_t sums) {

@@ -44,14 +44,14 @@ static_assert(RangeOf<E4M3>().low == -9 && RangeOf<E4M3>().high == 9);
 static_assert(RangeOf<E5M2>().low == -16 && RangeOf<E5M2>().high == 16);
 static_assert(RangeOf<E2M1>().low == -1 && RangeOf<E2M1>().high == 3);
 
-/// The part of a tensor's scales that one direction reads.
+/// The scales of one direction of a tensor.
 struct StoredScales {
   DirectionBuffers<const std::byte> buffers;
   std::size_t lines, blocks;
 };
 
-/// Calls visit(item) with the index of every stored scale that has content, adjacent ones one after
-/// another.
+/// Calls visit(item) with the index of every stored scale except padding, in the order of memory if
+/// lines or blocks are adjacent.
 template <class Visit>
 void VisitScales(const StoredScales& scales, const Visit& visit) {
   const ScaleStrides& strides = scales.buffers.strides;
@@ -86,7 +86,7 @@ ScaleCodes ReadE8M0(const StoredScales& scales) {
   ScaleCodes codes;
   VisitScales(scales, [&](std::size_t item) {
     const auto code = std::to_integer<std::uint32_t>(scales.buffers.scale_inv[item]);
-    // Code 0 wraps to the largest number.
+    // For code 0, code - 1u wraps to the largest number, so that the minimum ignores it.
     codes.least = std::min(codes.least - 1u, code - 1u) + 1u;
     codes.largest = std::max(codes.largest, code == E8M0::kNanCode ? 0u : code);
     codes.has_least_power |= code == 0;
@@ -107,7 +107,7 @@ ScaleCodes ReadFloats(const StoredScales& scales) {
   return codes;
 }
 
-/// Returns true if all blocks whose scale has code 0 are zeros.
+/// Returns true if all blocks with scale code 0 contain zeros only.
 bool LeastPowersScaleZeros(const ConstQuantizedView& view, Direction direction,
                            const StoredScales& scales) {
   const std::unique_ptr<StoredOperand> operand = MakeGemmOperand(view, direction);
@@ -166,7 +166,7 @@ std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
   return factors;
 }
 
-/// Options under which a two-level scheme decodes a block's scale as itself.
+/// Returns options under which a two-level scheme decodes a scale to the value of its code.
 ScaleOptions WithoutAmax(ScaleOptions options) {
   static_assert(1.0f / kMaxValue<E2M1> * kMaxValue<E2M1> == 1.0f);
   options.e4m3_max = 1.0f / kMaxValue<E2M1>;
@@ -218,7 +218,7 @@ bool Fits(ExponentRange a, ExponentRange b, std::size_t length) {
          a.low + b.low >= kLeastNormalExponent && a.high + b.high + terms <= kOverflowExponent;
 }
 
-// Shifted items are below 2^kTop, so that 2^48 products can be added.
+// Shifted items are below 2^kTop, so that sums of 2^48 products do not overflow.
 constexpr int kTop = 40;
 
 OperandExpansion MakeExpansion(const ConstQuantizedView& view, Direction direction, int shift,
@@ -252,7 +252,7 @@ std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
   for (std::byte& scale : scales) {
     const int code = std::to_integer<int>(scale);
     if (code == static_cast<int>(E8M0::kNanCode)) continue;
-    // Scales of all-zero blocks may be out of range; any scale is right for them.
+    // Scales of all-zero blocks may be out of range; any scale gives the same values.
     scale = static_cast<std::byte>(
         std::clamp(code - operand.scale_shift, 0, static_cast<int>(E8M0::kMaxCode)));
   }
@@ -301,7 +301,7 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
   const std::size_t row_begin = operand.rows_are_lines ? begin : 0;
   const std::size_t col_begin = operand.rows_are_lines ? 0 : begin;
   const std::size_t item = ItemSize(DType::kBFloat16);
-  // Kernels count rows and columns from the tensor's first ones.
+  // Kernels index rows and columns from the tensor's first row and column.
   std::byte* origin = items - (row_begin * part.cols + col_begin) * item;
   DequantizeArgs args{SchemeIndex(scheme),
                       direction,

@@ -20,8 +20,8 @@ struct PanelSteps {
   std::size_t line, pos;
 };
 
-/// A factor of a matrix product as numbers: `lines` of `length` items, summed along the line. A
-/// slab, a fixed number of adjacent items of a line, shares one scale.
+/// An operand of a matrix product as numbers: `lines` of `length` items, summed along the line. A
+/// slab is a fixed number of adjacent items of a line that share one scale.
 class GemmOperand {
  public:
   GemmOperand(std::size_t line_count, std::size_t item_count, std::size_t slab_items)
@@ -39,7 +39,7 @@ class GemmOperand {
   const std::size_t lines, length, slab;
 };
 
-/// An operand whose codes micro-kernels can read where they are stored.
+/// An operand with codes in memory that micro-kernels can read directly.
 class StoredOperand : public GemmOperand {
  public:
   StoredOperand(std::size_t line_count, std::size_t item_count, std::size_t slab_items,
@@ -58,7 +58,7 @@ class StoredOperand : public GemmOperand {
 struct OperandSource {
   DirectionBuffers<const std::byte> buffers;
   std::size_t lines, length;
-  bool positions_are_adjacent;  // a line's codes are adjacent; else a position's
+  bool positions_are_adjacent;  // the codes of a line are adjacent; else the codes of a position
   ScaleOptions options;
   std::vector<float> amaxes;  // inputs of Prepare: of the tensor, or one per line
 };

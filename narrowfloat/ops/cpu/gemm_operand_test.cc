@@ -8,8 +8,8 @@
 namespace narrowfloat {
 namespace {
 
-/// A scheme unlike the registry's: two codes per byte, one scale for two lines, and an
-/// amax above the scales.
+/// A scheme that differs from the registry's: two codes per byte, one scale for two lines, and an
+/// amax as second-level scale.
 struct PackedScheme {
   using Element = E2M1;
   static constexpr BlockShape kBlock{2, 4};
@@ -36,8 +36,8 @@ struct PackedScheme {
   }
 };
 
-// Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6, and from 8 on the same with a sign; the even one of
-// a byte's two lies in its low half. Source: OCP MX 1.0, E2M1.
+// Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; codes 8 to 15 are the same with a sign. The low half
+// of a byte has the even position's code. Source: OCP MX 1.0, E2M1.
 constexpr std::byte kCodes[] = {std::byte{0x10}, std::byte{0x32}, std::byte{0x54},
                                 std::byte{0x98}, std::byte{0xBA}, std::byte{0xFC}};
 constexpr std::byte kScales[] = {std::byte{1}, std::byte{2}, std::byte{3}, std::byte{5}};

@@ -8,8 +8,8 @@
 
 namespace narrowfloat {
 
-/// Returns the amax of the transform of rows with items of `dtype`, as the columns are quantized
-/// under it: rounded to the items' type.
+/// Returns the amax of the Hadamard transform of rows with items of `dtype`, rounded to that type
+/// as in columnwise quantization.
 float TransformedAmax(const StridedRows<const std::byte>& rows, DType dtype,
                       std::uint32_t sign_mask, const Execution& execution);
 

@@ -24,7 +24,7 @@ void CpuBackend::GroupedQuantize(std::span<const ConstTensorView> ins,
                                  std::span<const QuantizedView> outs,
                                  const Execution& execution) const {
   if (execution.IsNoop()) return;
-  // Many groups run in parallel; few groups leave the threads to each one's tiles.
+  // Many groups run in parallel. Few groups run one by one, and each uses all threads.
   if (ins.size() >= 2 * ThreadCount(execution)) {
     const Execution alone = execution.OnThisThread();
     return ParallelFor(execution, ins.size(),

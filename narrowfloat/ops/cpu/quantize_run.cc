@@ -17,7 +17,7 @@ namespace {
 
 using TensorScaleFn = BlockScale (*)(float amax, const ScaleOptions& options) noexcept;
 
-/// Returns the one scale of schemes whose block is the tensor; null for the others.
+/// Functions that return a tensor's one scale, for whole-tensor schemes; null for other schemes.
 constexpr auto kTensorScale = ArrayOf(AllSchemes{}, []<class S>() -> TensorScaleFn {
   if constexpr (WholeTensorScheme<S>) {
     return [](float amax, const ScaleOptions& options) noexcept {
@@ -28,7 +28,7 @@ constexpr auto kTensorScale = ArrayOf(AllSchemes{}, []<class S>() -> TensorScale
   }
 });
 
-/// Most rows of a tile whose driver holds back the codes of a line until the rows below complete
+/// Limit of a tile's rows if its driver keeps the codes of a cache line until later rows complete
 /// it. With 1024, blocks of 128 took 1.1 times as long in both directions.
 constexpr std::size_t kRowsOfHeldLines = 2048;
 
@@ -123,7 +123,7 @@ bool QuantizeRun::BypassesCaches() const {
 
 TileGrid QuantizeRun::Grid(Direction direction) const {
   const SchemeInfo& scheme = *spec_.scheme;
-  // Drivers of rows and of patches need only parts of a tile in a cache.
+  // Drivers of rows and of patches need only a part of a tile in a cache at a time.
   const bool by_parts = direction == Direction::kRowwise || scheme.layout.columnwise_transposed;
   const std::size_t elements = by_parts && scheme.block.rows <= 1
                                    ? StreamedTileElements(execution_, rows_.shape)
@@ -149,8 +149,8 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
     }
   } else {
     grid.col_head = head(args_.columnwise, joined ? scheme.block.cols : scheme.block.rows);
-    // For blocks of one column, the driver quantizes the head apart, as a part of its first strip:
-    // a tile as narrow as the head would prefetch only as many columns for the next one.
+    // For blocks of one column, the driver quantizes the head separately, within its first strip. A
+    // tile as narrow as the head would prefetch too few columns of the next tile.
     const bool driver_cuts = !joined && scheme.block.rows == 1;
     if (driver_cuts && grid.col_head > 0) grid.col_head += grid.col_step;
   }

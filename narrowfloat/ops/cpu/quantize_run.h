@@ -19,46 +19,46 @@ namespace narrowfloat {
 /// QuantizeTile for each tile, QuantizeTiles for the passes after the first one, Finish.
 class QuantizeRun {
  public:
-  /// Requires: arguments as Backend::Quantize has them. Keeps references. Errors:
-  /// as ThreadCount, before anything is written.
+  /// Keeps references to the arguments. Requires: arguments as for Backend::Quantize. Errors: as
+  /// ThreadCount, before anything is written.
   QuantizeRun(const ConstTensorView& in, const QuantizedView& out, const Execution& execution);
 
   const StridedRows<const std::byte>& rows() const { return rows_; }
-  /// Returns the units of tile corners of the first pass: these are multiples of them.
+  /// Returns the units of the first pass: tile corners must be multiples of them.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
   /// Returns true if Prepare would read the whole input to find the tensor's amax. Amaxes of lines
   /// and of the transform do not count.
   bool NeedsAmaxPass() const;
-  /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
-  /// padding. `amax` is the input's, if known.
+  /// Computes the amaxes that the scales depend on; writes them, the scale of a whole tensor, and
+  /// the padding. `amax` is the input's, if known.
   void Prepare(std::optional<float> amax = std::nullopt);
-  /// Does the first pass on one tile. Thread-safe for different tiles.
+  /// Runs the first pass on one tile. Thread-safe for different tiles.
   void QuantizeTile(const Tile& tile);
-  /// Does the passes from the first_pass-th on, on all tiles.
+  /// Runs the passes from index `first_pass` on, on all tiles.
   void QuantizeTiles(std::size_t first_pass = 0);
-  /// Writes the amax that was found while quantizing.
+  /// Writes the amax that was measured during quantization.
   void Finish();
 
  private:
-  /// Returns the directions that are quantized one after the other: both at once, or each alone.
+  /// Returns the directions of the passes: one pass for both, or one for each.
   std::span<const Direction> Passes() const;
   std::size_t RowUnit(Direction direction) const;
-  /// Returns true if the rows of patches with transposed codes fill cache lines of the rowwise
-  /// codes, or are written through the caches.
+  /// Returns true if rowwise codes may be written by patches of transposed codes: they fill cache
+  /// lines, or stores are not non-temporal. True without transposed codes.
   bool RowsFillLines() const;
-  /// Returns true if drivers hold back transposed codes until these fill cache lines.
+  /// Returns true if drivers keep transposed codes in a buffer until these fill cache lines.
   bool HoldsLines(Direction direction) const;
-  /// Returns true if runs of codes begin inside cache lines and no block begins where a line does,
-  /// so that tiles cannot be cut at lines.
+  /// Returns true if runs of codes begin inside cache lines and no block begins at a line's start,
+  /// so that tiles cannot begin there.
   bool CutsLines(const DirectionBuffers<std::byte>& codes) const;
   /// Returns true if codes are written with non-temporal stores.
   bool BypassesCaches() const;
-  /// Returns the tiles that are best for one pass of quantization alone.
+  /// Returns the best tiles for one pass.
   TileGrid Grid(Direction direction) const;
   void QuantizeTile(const Tile& tile, Direction direction);
-  /// Returns true if the columnwise operand is the input's transform.
+  /// Returns true if the columnwise direction quantizes the input's Hadamard transform.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
   std::uint32_t SignMask() const { return static_cast<std::uint32_t>(spec_.rht_sign_mask); }
   void PrepareAmaxes(std::optional<float> known);
@@ -70,7 +70,7 @@ class QuantizeRun {
   const KernelTable& kernels_;
   StridedRows<const std::byte> rows_;
   QuantizeArgs args_{};
-  bool measures_ = false;  // the amax is only reported: it is found while quantizing
+  bool measures_ = false;  // the amax is an output only, measured during quantization
   AtomicAmax measured_;
 };
 

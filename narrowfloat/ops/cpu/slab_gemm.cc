@@ -25,8 +25,8 @@ struct Scratch {
   float a_scales[kGemmTileRows], b_scales[kGemmTileCols];
 };
 
-/// Computes dots[c] += a[k] * b[k][c] for each k in order. The compiler vectorizes over c, whose
-/// order is free; four steps at a time, so that dots is loaded and stored once for them.
+/// Computes dots[c] += a[k] * b[k][c] for each k in order. The compiler vectorizes over c, which
+/// may have any order. Four k at a time, so that dots is loaded and stored once for them.
 void AddProducts(const float* __restrict a, const float (*__restrict b)[kGemmTileCols],
                  std::size_t count, std::size_t cols, float* __restrict dots) {
   std::size_t k = 0;
@@ -45,8 +45,8 @@ void AddProducts(const float* __restrict a, const float (*__restrict b)[kGemmTil
 template <SlabSum kSum>
 double AddDot(double sum, float dot, float a, float b) {
   if constexpr (kSum == SlabSum::kBinary64) {
-    // In binary64 the product of two scales, and its product with the dot product, are in range; in
-    // fp32 they may not, although the result does.
+    // In binary64 the product of two scales, and its product with the dot product, are in range. In
+    // fp32 they may overflow or underflow although the result does not.
     return sum + static_cast<double>(dot) * (static_cast<double>(a) * static_cast<double>(b));
   } else {
     const auto before = static_cast<float>(sum);
@@ -111,7 +111,7 @@ float Add(float sum, float term, TermRounding rounding) {
   return (rounding == TermRounding::kBeforeTerm ? RoundTo<T>(sum) : sum) + term;
 }
 
-/// Returns the value of `step` for a sum at a place of the result.
+/// Returns `step` of a sum at (row, col) of the result.
 template <class T>
 float Apply(const SumStep& step, float sum, std::size_t row, std::size_t col) {
   if (step.function == SumFunction::kNone) return sum;

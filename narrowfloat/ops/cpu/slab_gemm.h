@@ -25,9 +25,9 @@ struct GemmResult {
 
 inline constexpr std::size_t kGemmTileRows = 64, kGemmTileCols = 128;
 
-/// Computes a tile, of at most that size, of the product of a's lines with b's lines.
-/// Each item is the sum over the slabs, in order, of scaled fp32 dot products, whose terms are
-/// added in order, one rounding each. An empty sum is 0, or the value in `result`.
+/// Computes a tile of the product of a's lines with b's lines, at most kGemmTileRows x
+/// kGemmTileCols. Each item is the sum over the slabs, in order, of scaled fp32 dot products. Their
+/// terms are added in order, with one rounding each. An empty sum is 0, or the value in `result`.
 void MultiplyTile(const GemmOperand& a, const GemmOperand& b, const GemmRule& rule,
                   const Tile& tile, const GemmResult& result);
 

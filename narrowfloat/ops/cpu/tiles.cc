@@ -8,10 +8,10 @@
 namespace narrowfloat {
 namespace {
 
-// Larger than a core's second-level cache and its share of the third, and small beside memory.
+// Bytes of output that use non-temporal stores: more than a core's share of the caches.
 constexpr std::size_t kNontemporalBytes = std::size_t{4} << 20;
 
-// Returns the number of pieces of `length` that is cut after `head`, and then every `step`.
+// Returns the number of pieces of `length`: the first has `head` items (if not 0), others `step`.
 std::size_t Pieces(std::size_t length, std::size_t step, std::size_t head) {
   return head == 0 ? CeilDiv(length, step) : 1 + CeilDiv(length - std::min(head, length), step);
 }

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;  // of the words that kernels load
 
-/// Returns the view's rows. Merges dimensions whose rows are evenly spaced. Errors: Unsupported if
-/// more than kMaxRowDims are left.
+/// Returns the view's rows. Merges dimensions with evenly spaced rows. Errors: Unsupported if more
+/// than kMaxRowDims remain.
 template <class Byte>
 cuda::Rows<Byte> RowsOf(const BasicTensorView<Byte>& view) {
   cuda::Rows<Byte> rows;
@@ -82,14 +82,14 @@ void ZeroPadding(const QuantizedView& out, Direction direction, MatrixShape matr
                   execution.stream);
 }
 
-/// Numbers that kernels find and use within one call.
+/// Device memory of the numbers that kernels compute and use within one call.
 class Scratch {
  public:
-  /// `lines` is the number of line amaxes.
+  /// Allocates the memory, with `lines` line amaxes.
   Scratch(std::size_t lines, cuda::Stream stream)
       : bytes_(sizeof(Numbers) + lines * sizeof(unsigned)), memory_(bytes_, stream) {}
 
-  /// Zeroes all amaxes. They must be zero before kernels raise them.
+  /// Zeroes all amaxes. They must be zero before kernels compute maxima in them.
   void ZeroAmaxes(cuda::Stream stream) {
     constexpr std::size_t kFirst = offsetof(Numbers, amax_bits);
     cuda::CopyBytes(memory_.data() + kFirst, nullptr, bytes_ - kFirst, nullptr, stream);
@@ -104,14 +104,14 @@ class Scratch {
     return reinterpret_cast<unsigned*>(numbers() + 1) + first;
   }
 
-  /// An amax is a number whose bits the kernels raise as an integer.
+  /// Converts pointers to amaxes: kernels compute the maximum of an amax's bits as an integer.
   static float* AsFloats(unsigned* bits) { return reinterpret_cast<float*>(bits); }
   static const std::byte* AsBytes(const unsigned* bits) {
     return reinterpret_cast<const std::byte*>(bits);
   }
 
  private:
-  /// As they lie in device memory. The line amaxes follow them.
+  /// Layout in device memory. The line amaxes follow.
   struct Numbers {
     alignas(kAlignment) std::byte states[2][cuda::kMostStateBytes];
     float tensor_scale;
@@ -163,7 +163,7 @@ class QuantizeRun {
     return spec_.amax_columnwise || execution_.amax_columnwise != nullptr;
   }
   bool Transforms() const { return spec_.rht && spec_.columnwise; }
-  /// Returns true if the amax is only reported: it is found while quantizing.
+  /// Returns true if the amax is an output only, measured during quantization.
   bool Measures() const {
     return spec_.scheme->layout.amax == AmaxBuffers::kOne && HasScale() && !HasAmax();
   }
@@ -232,7 +232,7 @@ class QuantizeRun {
     numbers.scale = {execution_.scale, spec_.scale.value_or(1.0f)};
     numbers.options = call.options;
     if (Measures()) {
-      // The kernel raises the buffer itself, if its address allows that.
+      // The kernel writes its maximum to the output buffer directly, if that is aligned.
       auto* amax = reinterpret_cast<unsigned*>(out_[Role::kAmaxRowwise].data);
       const bool fits =
           amax != nullptr && reinterpret_cast<std::uintptr_t>(amax) % alignof(unsigned) == 0;
@@ -288,7 +288,7 @@ void DequantizeOne(const ConstQuantizedView& in, Direction direction, const Tens
   cuda::KernelsOfScheme(SchemeIndex(*in.spec.scheme)).dequantize(call);
 }
 
-/// Writes the amax that raise(amax_bits) finds.
+/// Writes the amax that raise(amax_bits) computes.
 template <class Raise>
 void StoreAmax(std::byte* amax, cuda::Stream stream, const Raise& raise) {
   Scratch scratch(0, stream);
@@ -299,7 +299,7 @@ void StoreAmax(std::byte* amax, cuda::Stream stream, const Raise& raise) {
 
 static_assert(cuda::kSumStripRows == kDbiasStripRows);
 
-/// The sums of the strips of a tensor, in the caller's workspace or in memory of their own.
+/// The sums of the strips of a tensor, in the caller's workspace or in allocated memory.
 class StripSums {
  public:
   StripSums(MatrixShape shape, std::optional<std::span<float>> workspace, cuda::Stream stream) {

@@ -7,9 +7,9 @@ namespace narrowfloat {
 
 /// The backend of CUDA devices: launches kernels for whole tensors on execution.stream, on the
 /// current device, and returns. Allocates scratch memory in the order of the stream, so that calls
-/// can be captured in graphs. BlockScalesToMxfp8 alone waits for the device.
-/// Errors: DeviceError if there is no device, or if the driver refuses a launch; Unsupported for
-/// products, and for rows that lie by more than cuda::kMaxRowDims strides.
+/// can be captured in graphs. Only BlockScalesToMxfp8 waits until the device has finished.
+/// Errors: DeviceError if there is no device, or if the driver rejects a launch; Unsupported for
+/// products, and for rows with more than cuda::kMaxRowDims strides.
 class CudaBackend final : public Backend {
  public:
   void Amax(const ConstTensorView& in, std::byte* amax, const Execution& execution) const override;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// NF_DCHECK(condition): ends the program if a precondition of a kernel does not hold. Checked where
-// NF_DCHECKS is defined (presets dev, asan and tsan); elsewhere it is not evaluated. Kernels are
-// noexcept and called with arguments that the operations have checked, so a failure is an error of
-// the library.
+// NF_DCHECK(condition): ends the program if a precondition of a kernel does not hold. Checks only
+// if NF_DCHECKS is defined (presets dev, asan and tsan); otherwise the condition is not evaluated.
+// Kernels are noexcept, and the verbs have checked their arguments, so a failure is an error of the
+// library.
 #if defined(NF_DCHECKS)
 #include <cstdio>
 #include <cstdlib>

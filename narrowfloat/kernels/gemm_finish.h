@@ -9,8 +9,8 @@
 
 namespace narrowfloat {
 
-/// The function and its second matrix, of the result's type: kGelu stores its argument there (no
-/// data: does not store), kTimesGeluGradient reads it.
+/// The function and its second matrix, of the result's type. kGelu stores its argument there unless
+/// the matrix has no data; kTimesGeluGradient reads it.
 struct SumStep {
   SumFunction function = SumFunction::kNone;
   MatrixRows<std::byte> points{};

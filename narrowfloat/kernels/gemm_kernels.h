@@ -24,8 +24,8 @@ enum class SlabSum : std::uint8_t {
 };
 inline constexpr std::size_t kSlabSumCount = 4;
 
-/// When a sum is rounded to the result's type: before a term is added, and once more after it, or
-/// only after.
+/// Time at which a sum is rounded to the result's type: before a term is added and once more after
+/// it, or only after it.
 enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
 
 /// The arithmetic of a product of two schemes. Depends on schemes and types alone, not on threads,
@@ -36,15 +36,15 @@ struct GemmRule {
   TermRounding accumulate = TermRounding::kBeforeTerm;
 };
 
-/// Codes of one operand as they are stored.
+/// An operand's codes in their stored form.
 struct OperandCodes {
   const std::byte* data = nullptr;
   std::size_t stride = 0;              // bytes from a stored row to the next
-  bool positions_are_adjacent = true;  // a stored row is a line; else one position of every line
+  bool positions_are_adjacent = true;  // a stored row is a line; else one position of all lines
 };
 
-/// Arguments of packing some lines of an operand: at most GemmBody::rows (a) or cols (b), over
-/// positions that begin at a multiple of GemmBody::unit.
+/// Arguments of packing some lines of an operand: at most GemmBody::rows (a) or cols (b). The first
+/// position is a multiple of GemmBody::unit.
 struct PackArgs {
   OperandCodes codes;
   LineRange range;
@@ -57,7 +57,7 @@ struct MicroTileArgs {
   const std::byte *a, *b;
   const double *a_scales, *b_scales;
   std::size_t length, slab;
-  std::size_t rows;  // lines of panel a with data; the sums of the others may stay unwritten
+  std::size_t rows;  // lines of panel a with data; sums of other lines may stay unwritten
   void* sums;        // double for add_slabs of SlabSum::kBinary64, else float
 };
 

@@ -11,12 +11,12 @@ namespace narrowfloat {
 
 /// Bytes of a cache line.
 inline constexpr std::size_t kLineBytes = 64;
-/// Returns the number of bytes from `at` to the next beginning of a line; 0 if `at` is one.
+/// Returns the number of bytes from `at` to the next start of a line; 0 if `at` is one.
 inline std::size_t BytesToLine(const std::byte* at) {
   return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
 }
 
-/// Returns that number for runs of bytes that begin at `at`, at + stride, ...; 0 if they differ.
+/// Returns BytesToLine(at) for runs of bytes at `at`, at + stride, ...; 0 if they differ in it.
 inline std::size_t BytesToLine(const std::byte* at, std::ptrdiff_t stride) {
   return stride % static_cast<std::ptrdiff_t>(kLineBytes) == 0 ? BytesToLine(at) : 0;
 }
@@ -24,13 +24,13 @@ inline std::size_t BytesToLine(const std::byte* at, std::ptrdiff_t stride) {
 /// Rows of a tile with transposed codes, and bytes of one contiguous output run (4 cache lines).
 /// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;
-/// Columns of a patch of transposed codes, which the first-level cache holds.
+/// Columns of a patch of transposed codes, so that a patch fits in the first-level cache.
 inline constexpr std::size_t kTransposedCols = 128;
 
-/// Returns true if one pass over a tensor makes both directions in less time than two passes do.
-/// Codes of 4 bits, and blocks of one row beside transposed ones, take more time to encode than to
-/// read: their tiles for both, tall and narrow, slow the rowwise direction more than the second
-/// reading costs.
+/// Returns true if one pass for both directions is faster than two passes. Codes of 4 bits, and
+/// blocks of one row with transposed columnwise codes, take more time to encode than to read. Tiles
+/// for both directions are tall and narrow; for these schemes, they slow down the rowwise direction
+/// by more than a second reading costs.
 constexpr bool JoinsDirections(BlockShape block, int element_bits, bool columnwise_transposed) {
   const bool has_row_blocks = block != kWholeTensor && block.rows == 1;
   return element_bits == 8 && !(has_row_blocks && columnwise_transposed);
@@ -43,7 +43,7 @@ constexpr std::size_t ScaleBytes(ScaleType type) {
 template <Scheme S>
 inline constexpr std::size_t kScaleBytes = ScaleBytes(S::kLayout.scale_type);
 
-/// Returns the stored scale line of a line of elements, and the block of a position in the line.
+/// Returns the index of the stored scale line of a line of elements, and the block of a position.
 template <Scheme S>
 NF_HD constexpr std::size_t ScaleLine(std::size_t line) {
   return WholeTensorScheme<S> ? 0 : line / S::kLayout.lines_per_scale;
@@ -97,8 +97,8 @@ constexpr LineRange LinesOf(const Tile& tile) {
 template <FloatFormat F>
 inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;
 
-/// Returns the code at a position of a line of codes. Narrow codes share a byte, the first one in
-/// its low bits.
+/// Returns the code at a position of a line of codes. In a byte with two codes, the first code is
+/// in the low bits.
 template <FloatFormat F>
 inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
   constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
@@ -106,7 +106,7 @@ inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
   return std::to_integer<std::uint32_t>(line[pos / kPerByte]) >> shift & kCodeMask<F>;
 }
 
-/// Stores a code at a position of a line of codes and keeps the others of its byte.
+/// Stores a code at a position of a line of codes; keeps the other codes of the byte.
 template <FloatFormat F>
 inline void StoreCode(std::byte* line, std::size_t pos, std::uint32_t code) noexcept {
   constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);

@@ -26,7 +26,7 @@ std::string TargetName(std::int64_t target) {
   return name;
 }
 
-/// Returns the index in the tables of HWY_EXPORT, which use the same set of targets as this file.
+/// Returns a target's index in the tables of HWY_EXPORT, which have the same targets as this file.
 std::size_t TargetIndex(std::int64_t target) {
   if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
   hwy::ChosenTarget chosen;

@@ -39,14 +39,14 @@ struct MatrixRows {
 };
 
 /// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
-/// except at the matrix's far edges and where codes are dequantized: rowwise, rows may begin inside
-/// a square block; transposed, columns, and rows of 8-bit codes, inside any block.
+/// except at the matrix's far edges and in dequantization: rows of rowwise codes may begin inside a
+/// square block; columns, and rows of 8-bit codes, of transposed codes may begin inside any block.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };
 
 /// Codes and scales of one direction. `codes` is row-major as stored, with `code_stride` bytes per
-/// stored row; `scale_inv` items are fp32 or bytes, as the scheme has them, placed by `strides`.
+/// stored row; `scale_inv` items are the scheme's, fp32 or bytes, at the positions of `strides`.
 template <class Byte>
 struct DirectionBuffers {
   Byte* codes = nullptr;
@@ -56,7 +56,7 @@ struct DirectionBuffers {
   float amax = 0.0f;                       // of the tensor, for schemes that use one
   const std::byte* line_amaxes = nullptr;  // fp32, one per line, used instead of `amax`
 
-  /// Returns the amax that a line's state is prepared from.
+  /// Returns the amax from which a line's state is computed.
   float AmaxOf(std::size_t line) const {
     if (line_amaxes == nullptr) return amax;
     float line_amax;
@@ -69,7 +69,7 @@ struct DirectionBuffers {
 enum class Rounding : std::uint8_t { kNearestEven, kStochastic };
 
 /// Arguments of quantizing a tile, already checked. A kernel writes neither the padding of the
-/// scales nor the buffers of a scale that covers the whole tensor: the verb does.
+/// scales nor a scale of the whole tensor: the verb writes these.
 struct QuantizeArgs {
   std::size_t scheme;   // in kSchemes
   Direction direction;  // of the outputs that are written
@@ -77,17 +77,17 @@ struct QuantizeArgs {
   MatrixRows<const std::byte> in;
   MatrixShape shape;
   Tile tile;
-  DirectionBuffers<std::byte> rowwise, columnwise;  // those of `direction` are set
+  DirectionBuffers<std::byte> rowwise, columnwise;  // set for the directions in `direction`
   ScaleOptions options;
   float tensor_scale = 1.0f;  // factor of the items, for schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;  // for stochastic rounding
-  // If set, the kernel quantizes the random Hadamard transform of the input by these signs, rounded
-  // to the items' type, instead of the input. Only columnwise, for schemes that take
-  // Option::kHadamard; the tile then has whole groups of kHadamardSize rows.
+  // If set, the kernel quantizes the random Hadamard transform of the input, with these signs and
+  // rounded to the items' type. Only columnwise, for schemes with Option::kHadamard. The tile then
+  // has whole groups of kHadamardSize rows.
   std::optional<std::uint32_t> sign_mask;
   float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
-  bool nontemporal = false;   // codes are to be written with non-temporal stores
+  bool nontemporal = false;   // writes codes with non-temporal stores
 };
 
 /// Arguments of dequantizing a tile, already checked.
@@ -100,15 +100,15 @@ struct DequantizeArgs {
   Tile tile;
   MatrixRows<std::byte> out;
   ScaleOptions options;
-  bool nontemporal = false;  // items are to be written with non-temporal stores
+  bool nontemporal = false;  // writes items with non-temporal stores
 };
 
 template <class Item>
 using ByType = std::array<Item, kFloatTypeCount>;
 
 /// One backend: operations on a tile, for every scheme, direction and type of items. The functions
-/// of this class are the reference: plain loops, the executable specification of every byte. The
-/// table of an instruction set overrides them, and calls them for what no driver takes.
+/// of this class are the reference: plain loops that specify every byte. The table of an
+/// instruction set overrides them, and calls them for cases that its drivers do not support.
 struct KernelTable {
   explicit KernelTable(std::string backend) : name(std::move(backend)) {}
   virtual ~KernelTable() = default;
@@ -118,18 +118,18 @@ struct KernelTable {
   /// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.
   virtual float Amax(DType dtype, const MatrixRows<const std::byte>& in,
                      const Tile& tile) const noexcept;
-  /// Adds the tile's rows, in order, to the fp32 sums of its columns, from its first one on.
+  /// Adds the tile's rows, in order, to fp32 sums of its columns; sums[0] is the first column's.
   virtual void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                          float* sums) const noexcept;
   /// Adds rows as ColumnSum does, and returns the tile's amax as Amax does.
   virtual float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                         float* sums) const noexcept;
-  /// Stores the amaxes of the tile's columns, from its first one on, NaN ignored.
+  /// Stores the amaxes of the tile's columns, NaN ignored; amaxes[0] is its first column's.
   virtual void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                           float* amaxes) const noexcept;
   /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded
-  /// once to the items' type, and returns its largest magnitude, NaN ignored. Rows and columns of
-  /// `out` count from the tile's corner.
+  /// once to the items' type. Returns its largest magnitude, NaN ignored. Rows and columns of `out`
+  /// are indexed from the tile's corner.
   virtual float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                          std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
   /// Writes the codes and the scales of a tile.
@@ -148,8 +148,8 @@ const KernelTable& ScalarKernels();
 /// of the process.
 const std::vector<const KernelTable*>& AvailableKernels();
 
-/// Returns the best table, or the one that NF_FORCE_BACKEND names.
-/// Errors: Unsupported if that name is unknown or cannot run here.
+/// Returns the best table, or the one named in NF_FORCE_BACKEND. Errors: Unsupported if that name
+/// is unknown or this machine cannot run it.
 const KernelTable& ActiveKernels();
 
 }  // namespace narrowfloat

@@ -43,8 +43,8 @@ TEST(SchemeDriversTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
   }
 }
 
-/// Returns ActiveKernels' name or error when NF_FORCE_BACKEND is `value`. Runs in a child process:
-/// the choice is made once per process, so no other test of this program may call ActiveKernels.
+/// Prints ActiveKernels' name or error if NF_FORCE_BACKEND is `value`, and exits. Runs in a child
+/// process: a process chooses once, so no other test of this program may call ActiveKernels.
 void ExitWithActive(const std::string& value) {
   setenv("NF_FORCE_BACKEND", value.c_str(), 1);
   try {

@@ -120,8 +120,7 @@ void CheckBias(const std::string& verb, const ConstTensorView& bias, std::int64_
       cols, ShapeText(bias.shape)));
 }
 
-/// Checks a product except for overlaps, and adds its tensors to `call`. `verb` begins
-/// messages.
+/// Checks a product, but not its overlaps; adds its tensors to `call`. `verb` begins messages.
 Product CheckProduct(const std::string& verb, const ConstQuantizedView& a,
                      const ConstQuantizedView& b, const TensorView& out, const GemmOptions& options,
                      CallTensors& call) {

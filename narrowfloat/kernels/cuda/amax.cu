@@ -14,10 +14,10 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 4;          // that a thread has in flight before it uses them
+constexpr int kLoads = 4;          // that a thread issues before it uses the first one
 constexpr unsigned kResident = 8;  // blocks on a multiprocessor of 2048 threads
-// Blocks that the launch bound asks the compiler to leave registers for. Multiprocessors of compute
-// capability 8.6, 8.9 and 12 have room for 1536 threads.
+// Blocks per multiprocessor for which the launch bound makes the compiler keep registers free.
+// Multiprocessors of compute capability 8.6, 8.9 and 12 have room for 1536 threads.
 [[maybe_unused]] constexpr unsigned kBoundedTo =
     NF_DEVICE_ARCH == 860 || NF_DEVICE_ARCH == 890 || NF_DEVICE_ARCH >= 1200 ? 6 : kResident;
 
@@ -31,13 +31,13 @@ __device__ __forceinline__ float RaiseByWord(float amax, std::uint32_t word) {
   }
 }
 
-/// Raises *to, which other threads raise too.
+/// Sets *to to the maximum of itself and `bits`. Other threads may do the same.
 __device__ __forceinline__ void Raise(unsigned* to, unsigned bits) {
   if (bits > *static_cast<volatile unsigned*>(to)) atomicMax(to, bits);
 }
 
-/// The amax of adjacent items: pieces of 16 bytes, and the items before and after them. Blocks take
-/// pieces in turns. Requires: items lie at multiples of their size.
+/// Computes the amax of adjacent items: pieces of 16 bytes, and the items before and after them.
+/// Blocks process pieces in turns. Requires: items lie at multiples of their size.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBoundedTo)
     FlatAmaxKernel(const std::byte* data, std::size_t items, unsigned* amax_bits) {
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kThreads, kBoundedTo)
 
 constexpr int kLoadsOfTask = 16;
 
-/// A group of `lanes` threads of a warp takes kLoadsOfTask chunks per thread of a row. Raises the
-/// amax of each row, or that of the tensor.
+/// Raises the amax of each row, or of the tensor. A group of `lanes` threads of a warp processes
+/// kLoadsOfTask chunks per thread of a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     RowAmaxKernel(const __grid_constant__ Rows<const std::byte> in, unsigned lanes, bool per_row,
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % lanes == 0 && row < in.shape.rows) Raise(amax_bits + row, bits);
 }
 
-/// Returns true if `count` rows from a multiple of `count` on lie at the last dimension's stride.
+/// Returns true if `count` rows from a multiple of `count` on have the last dimension's stride.
 __device__ __forceinline__ bool LieAtOneStride(const Rows<const std::byte>& in, int count) {
   return in.dims == 1 || in.sizes[static_cast<std::size_t>(in.dims - 1)] % count == 0;
 }
@@ -123,8 +123,8 @@ __device__ __forceinline__ bool LieAtOneStride(const Rows<const std::byte>& in, 
 constexpr int kWarps = kThreads / 32;
 constexpr int kRowsOfWarp = 16;
 
-/// A warp takes 8 columns per lane of kRowsOfWarp rows; its block takes the same columns of more
-/// rows.
+/// Raises the amaxes of columns. A warp processes 8 columns per lane of kRowsOfWarp rows; the other
+/// warps of its block process the same columns of more rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
     ColumnAmaxKernel(const __grid_constant__ Rows<const std::byte> in, unsigned* amax_bits) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     Raise(amax_bits + own, largest[threadIdx.x % kItems][threadIdx.x / kItems]);
 }
 
-/// A thread transforms a word of columns of 16 rows. Stores the items if `out` has data; else it
+/// Transforms a word of columns of 16 rows per thread. Stores the items if `out` has data; else
 /// raises *amax_bits to their amax.
 template <class T>
 __global__ void __launch_bounds__(kThreads)

@@ -14,7 +14,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// The numbers that DirectionMemory::state points at.
+/// The numbers at the address DirectionMemory::state.
 template <Scheme S>
 struct StoredState {
   alignas(kMostTensorStateBytes) typename S::TensorState tensor;
@@ -28,15 +28,15 @@ __device__ __forceinline__ const float* FactorsOf(const DirectionMemory<std::byt
   return reinterpret_cast<const StoredState<S>*>(out.state)->factors;
 }
 
-/// Returns a block's scale, given its scale_inv before rounding.
+/// Returns a block's scale from its scale_inv before rounding.
 template <TwoLevelScheme S>
 __device__ __forceinline__ BlockScale ReadScale(float wanted, const float* factors) {
   const std::uint32_t code = EncodeFast<typename S::Scale>(wanted);
   return {code, factors[code]};
 }
 
-/// Returns S::ScaleBlock(amax, state). `factors` are those of `state`, or, if kMayLackFactors,
-/// null.
+/// Returns S::ScaleBlock(amax, state). `factors` are the factors of `state`, or, if
+/// kMayLackFactors, null.
 template <Scheme S, bool kMayLackFactors = false>
 __device__ __forceinline__ BlockScale ScaleOf(float amax, const typename S::TensorState& state,
                                               const float* factors) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ BlockScale ScaleOf(float amax, const typename S::Tens
   return S::ScaleBlock(amax, state);
 }
 
-/// Returns S::Candidates(amax, state) in the same way.
+/// Returns S::Candidates(amax, state), with `factors` as in ScaleOf.
 template <Scheme S>
 __device__ __forceinline__ std::array<BlockScale, 2> CandidatesOf(
     float amax, const typename S::TensorState& state, const float* factors) {

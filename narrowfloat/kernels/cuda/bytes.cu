@@ -22,7 +22,7 @@ __device__ std::size_t ThreadIndex() {
   return std::size_t{blockIdx.x} * kThreads + threadIdx.x;
 }
 
-constexpr int kPiecesOfThread = 4;  // of 16 bytes, which it loads before it stores them
+constexpr int kPiecesOfThread = 4;  // of 16 bytes; a thread loads all before it stores the first
 constexpr std::size_t kCopiedByBlock = std::size_t{16} * kPiecesOfThread * kThreads;
 
 __global__ void __launch_bounds__(kThreads)
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(kCodeTileThreads, 5)
   }
 }
 
-/// A thread makes one byte: two rows of a column.
+/// Transposes 4-bit codes. A thread writes one byte: two rows of a column.
 __global__ void TransposeNibblesKernel(const std::byte* from, std::byte* to, MatrixShape shape) {
   const std::size_t item = ThreadIndex(), pairs = shape.rows / 2;
   if (item >= pairs * shape.cols) return;
-  // Adjacent threads take adjacent columns, which lie in the same bytes of the input.
+  // Adjacent threads process adjacent columns, which share bytes of the input.
   const std::size_t col = item % shape.cols, pair = item / shape.cols;
   const auto nibble = [&](std::size_t row) {
     const auto both = static_cast<unsigned>(from[row * (shape.cols / 2) + col / 2]);
@@ -133,7 +133,7 @@ __global__ void ExponentKernel(const ExponentCall call) {
       static_cast<std::byte>(code);
 }
 
-/// A thread updates one scale and rolls its column of the history.
+/// Updates delayed scaling. A thread updates one scale and rolls its column of the history.
 __global__ void DelayedScaleKernel(const DelayedScaleCall call) {
   const std::size_t column = ThreadIndex(), cols = call.shape.cols;
   if (column >= cols) return;

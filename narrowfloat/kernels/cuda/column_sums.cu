@@ -9,13 +9,13 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kCols = 4;                // that a thread sums
-constexpr unsigned kAddedCols = 32;     // of a block that adds strips
-constexpr unsigned kLoadingWarps = 8;   // of which each loads some of the block's strips
-constexpr unsigned kStripsOfWarp = 16;  // at once
+constexpr int kCols = 4;                // columns that a thread sums
+constexpr unsigned kAddedCols = 32;     // columns of a block that adds strips
+constexpr unsigned kLoadingWarps = 8;   // warps that each load some of the block's strips
+constexpr unsigned kStripsOfWarp = 16;  // strips that a warp loads at once
 
-/// A thread sums kCols adjacent columns of a strip, row after row. It loads the items of some rows
-/// before it adds them: each addition depends on the one before, and the loads do not.
+/// Sums kCols adjacent columns of a strip per thread, row after row. Loads the items of several
+/// rows before adding them: each addition depends on the one before, and the loads do not.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 8)
     StripKernel(const __grid_constant__ Rows<const std::byte> in, float* workspace,
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 8)
   }
 }
 
-/// A warp adds the strips of 32 columns in order. It and the other warps of its block load them to
+/// Adds the strips of 32 columns per block in order. One warp adds; all warps of the block load to
 /// shared memory, so that the loads of many strips are in flight together.
 template <class T>
 __global__ void __launch_bounds__(kAddedCols* kLoadingWarps)

@@ -22,7 +22,7 @@ constexpr int kRowTileRows = kThreads / 32 * kItems, kRowTileCols = 32 * kItems;
 struct DequantizeArguments {
   DirectionMemory<const std::byte> in;
   bool codes_are_aligned;
-  bool is_plain;  // codes, scales and output are aligned, and the output's rows lie by one stride
+  bool is_plain;  // codes, scales and output are aligned, and the output's rows have one stride
   Rows<std::byte> out;
   ScaleOptions options;
   const float* noop;
@@ -36,7 +36,7 @@ __device__ __forceinline__ typename S::TensorState DecodingState(const Dequantiz
   return S::Prepare(amax, args.options);
 }
 
-/// Returns the factor of the decoded code of a line at a position.
+/// Returns the factor of a decoded code at a position of a line.
 template <Scheme S>
 __device__ __forceinline__ float DecodingScale(const DequantizeArguments& args,
                                                const typename S::TensorState& state,
@@ -56,7 +56,7 @@ __device__ __forceinline__ float DecodingScale(const DequantizeArguments& args,
   return S::DecodeScale(scale_inv, state);
 }
 
-/// Decodes a square item by item. code_at(r, k) returns the code of its row r and column k.
+/// Decodes a square item by item. code_at(r, k) returns the code at row r and column k of it.
 template <Scheme S, class T, bool kRowwise, class CodeAt>
 __device__ __forceinline__ void DecodeByItems(const DequantizeArguments& args,
                                               const typename S::TensorState& state, std::size_t row,
@@ -87,17 +87,17 @@ __device__ __forceinline__ void DecodeByItems(const DequantizeArguments& args,
   }
 }
 
-/// The stored scales of 8 adjacent lines, and of one block.
+/// The stored scales of 8 adjacent lines for one block position.
 template <Scheme S>
 struct LineScales {
   static constexpr bool kIsOne = S::kLayout.lines_per_scale % kItems == 0;
   static_assert(kIsOne || S::kLayout.lines_per_scale == 1);
   std::uint32_t scale_inv[kIsOne ? 1 : kItems];
 
-  /// Requires: args.is_plain; line is a multiple of 8, and the matrix has 8 lines there.
+  /// Loads the scales. Requires: args.is_plain; line is a multiple of 8; 8 lines are in the matrix.
   __device__ __forceinline__ void Load(const DequantizeArguments& args, std::size_t line,
                                        std::size_t pos) {
-    // The 8 lines lie in one run of lines, which are `strides.line` apart.
+    // The 8 lines are in one run of lines at the distance `strides.line`.
     const std::byte* at =
         args.in.scale_inv + (args.in.strides.LineOffset(ScaleLine<S>(line)) +
                              args.in.strides.BlockOffset(ScaleBlockIndex<S>(pos))) *
@@ -132,7 +132,7 @@ struct LineScales {
 };
 
 /// Rounds 8 items of a row and stores them at an aligned address. Returns true if it may have
-/// stored a NaN that is not the library's.
+/// stored a NaN other than the library's.
 template <class T>
 __device__ __forceinline__ bool StoreRow(std::byte* to, const float (&values)[kItems]) {
   Chunk<T> chunk;
@@ -152,14 +152,14 @@ __device__ __forceinline__ bool StoreRow(std::byte* to, const float (&values)[kI
   }
 }
 
-/// Returns true if a square lies wholly in the matrix and in aligned memory.
+/// Returns true if a square is completely in the matrix and in aligned memory.
 __device__ __forceinline__ bool IsPlain(const DequantizeArguments& args, std::size_t row,
                                         std::size_t col) {
   return args.is_plain && row + kItems <= args.out.shape.rows &&
          col + kItems <= args.out.shape.cols;
 }
 
-/// Decodes codes that lie as the output does. A warp takes 8 rows of 256 columns.
+/// Decodes codes with the output's orientation. A warp decodes 8 rows of 256 columns.
 template <Scheme S, class T, bool kRowwise>
 __global__ void __launch_bounds__(kThreads, 4)
     DecodeRows(const __grid_constant__ DequantizeArguments args) {
@@ -212,15 +212,15 @@ __global__ void __launch_bounds__(kThreads, 4)
   });
 }
 
-/// Position of a 16-byte piece of a line of transposed codes in shared memory. Pieces that threads
-/// store together, and the same one of 8 lines that are 8 apart, lie in different banks.
+/// Returns a piece's position in shared memory: 16 bytes of a line of transposed codes. Pieces that
+/// threads store together, and the same one of 8 lines 8 apart, are in different banks.
 template <int kPieces>
 __device__ __forceinline__ int TransposedPieceAt(int line, int piece) {
   return (line * kPieces + piece) ^ (line / 8 & 7);
 }
 
-/// Decodes transposed codes: collects those of a tile in shared memory, 16 bytes of a line at a
-/// time. A warp then decodes 32 rows of 64 columns.
+/// Decodes transposed codes. Collects the codes of a tile in shared memory, 16 bytes of a line at a
+/// time; then each warp decodes 32 rows of 64 columns.
 template <Scheme S, class T>
 __global__ void __launch_bounds__(kThreads, 4)
     DecodeTransposed(const __grid_constant__ DequantizeArguments args) {

@@ -24,8 +24,8 @@ __device__ __forceinline__ float FusedAdd(float a, float b, float c) {
 #endif
 }
 
-/// Returns x, or 0 if x is less or NaN, or 1 if x is more. nvcc makes it a modifier of the
-/// instruction that computes x.
+/// Returns x limited to [0, 1]; 0 for NaN. nvcc makes it a modifier of the instruction that
+/// computes x.
 __device__ __forceinline__ float Saturate(float x) {
 #if NF_DEVICE_ARCH > 0
   return __saturatef(x);
@@ -34,7 +34,7 @@ __device__ __forceinline__ float Saturate(float x) {
 #endif
 }
 
-/// Returns the pattern of the smallest of three numbers that are not negative.
+/// Returns the bits of the smallest of three numbers that are not negative.
 __device__ __forceinline__ std::uint32_t SmallestOf(float a, float b, float c) {
   const auto x = std::bit_cast<std::uint32_t>(a), y = std::bit_cast<std::uint32_t>(b),
              z = std::bit_cast<std::uint32_t>(c);
@@ -46,9 +46,9 @@ __device__ __forceinline__ std::uint32_t SmallestOf(float a, float b, float c) {
 #endif
 }
 
-/// Returns the pattern of kRoundsToIntegers plus the code of a magnitude m that is no NaN, and,
-/// unless kSaturates, less than kFirstSaturated. The code is the smallest of three numbers, each of
-/// which is rounded to an integer, ties to even, by the one addition that is not exact:
+/// Returns the bits of kRoundsToIntegers plus the code of a magnitude m. Requires: m is not NaN
+/// and, unless kSaturates, less than kFirstSaturated. The code is the smallest of three numbers.
+/// Each is rounded to an integer, ties to even, by the one addition that is not exact:
 ///
 ///   m          smallest number        example
 ///   0 to 2     2m                     1.25: 2.5 is rounded to 2, the code of 1
@@ -68,12 +68,12 @@ __device__ __forceinline__ std::uint32_t CodeE2M1(float magnitude) {
 }
 
 /// Returns a word of codes with one more in its lowest 4 bits: the sign of an item and the last 3
-/// bits of `code`. The other bits of `code` are added to those above; JoinedCodes() subtracts them.
+/// bits of `code`. Adds the other bits of `code` to the codes above; JoinedCodes() subtracts them.
 __device__ __forceinline__ std::uint32_t AddCode(std::uint32_t word, float item,
                                                  std::uint32_t code) {
   const auto bits = std::bit_cast<std::uint32_t>(item);
 #if NF_DEVICE_ARCH > 0
-  // nvcc takes three instructions for __funnelshift_l of an item that it has shifted itself.
+  // nvcc compiles __funnelshift_l of an item that is shifted in C++ to three instructions.
   std::uint32_t with_sign;
   asm("shf.l.wrap.b32 %0, %1, %2, 1;" : "=r"(with_sign) : "r"(bits), "r"(word));
   return with_sign * 8u + code;
@@ -81,7 +81,7 @@ __device__ __forceinline__ std::uint32_t AddCode(std::uint32_t word, float item,
   return (word << 1 | bits >> 31) * 8u + code;
 #endif
 }
-/// Returns a word that AddCode made of 8 codes whose other bits are `others`.
+/// Returns the codes of a word from 8 calls of AddCode with codes whose other bits are `others`.
 NF_HD constexpr std::uint32_t JoinedCodes(std::uint32_t word, std::uint32_t others) {
   return word - others * 0x11111111u;
 }
@@ -97,7 +97,7 @@ __device__ __forceinline__ std::uint32_t EncodeEight(const Item& item, float sca
 }
 
 /// Returns twice the distance between E2M1's values at a magnitude: 1 below 2, else the largest
-/// power of two that is not above the magnitude.
+/// power of two that is at most the magnitude.
 __device__ __forceinline__ float DoubledStep(float magnitude) {
   const auto binade =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) & kFloatInfinity);
@@ -115,13 +115,13 @@ __device__ __forceinline__ float RoundToE2M1(float magnitude) {
 __device__ __forceinline__ std::uint32_t StochasticCode(float magnitude, std::uint32_t random,
                                                         unsigned byte) {
   const float doubled = DoubledStep(magnitude);
-  // The byte is put into the last bits of 2^23; the fraction is the byte over 512, exact.
+  // Puts the byte into the last bits of 2^23. The fraction is the byte divided by 512, exact.
   const auto placed = std::bit_cast<float>(__byte_perm(random, 0x4B000000u, 0x7540u + byte));
   const float fraction = FusedAdd(placed, 1.0f / 512.0f, -8388608.0f / 512.0f);
   const float raised = FusedAdd(fraction, doubled, magnitude);
-  // The sum's last bits count the steps of `raised`, rounded towards zero. Its exponent counts the
-  // doublings of the step, each of which adds 2 to the code. The 6 steps of 3 * doubled make what
-  // both have beside the code a multiple of 8.
+  // The sum's last bits are the number of steps of `raised`, rounded towards zero. Its exponent is
+  // the number of doublings of the step; each adds 2 to the code. Adding 6 steps (3 * doubled)
+  // makes the rest of both a multiple of 8.
   constexpr float kStepsAndSix = kStepsAreLast + 3.0f;
 #if NF_DEVICE_ARCH > 0
   const auto sum = std::bit_cast<std::uint32_t>(__fmaf_rz(doubled, kStepsAndSix, raised));
@@ -132,7 +132,7 @@ __device__ __forceinline__ std::uint32_t StochasticCode(float magnitude, std::ui
   return (sum + (sum >> 22)) & 7u;
 }
 
-/// Does the same as EncodeEight with 8 random bytes.
+/// Encodes as EncodeEight, with stochastic rounding by 8 random bytes.
 template <class Item>
 __device__ __forceinline__ std::uint32_t EncodeEightStochastic(const Item& item, float scale,
                                                                std::uint32_t low_random,
@@ -148,15 +148,15 @@ __device__ __forceinline__ std::uint32_t EncodeEightStochastic(const Item& item,
   return word;
 }
 
-/// Returns x / divisor, rounded once, from reciprocal = 1 / divisor, rounded once. Requires: x
-/// is 0 or from 2^-90 to 2^92; divisor is one of NVFP4's, for which the tests take every mantissa
-/// of x.
+/// Returns x / divisor, rounded once, from reciprocal = 1 / divisor, rounded once. Requires: x is 0
+/// or from 2^-90 to 2^92; divisor is one of NVFP4's divisors. For these, the tests compare every
+/// mantissa of x.
 __device__ __forceinline__ float QuotientBy(float x, float divisor, float reciprocal) {
   const float near = x * reciprocal;
   return FusedAdd(FusedAdd(-near, divisor, x), reciprocal, near);
 }
 
-// Functions that are seldom called are out of line. They keep no array in local memory: see
+// Rarely called functions are out of line. They have no array in local memory: see
 // hadamard.cuh.
 
 /// Eight numbers, passed in registers.
@@ -170,7 +170,7 @@ struct EightFloats {
   }
 };
 
-/// Returns the codes of 8 scaled items, of which any may be NaN or infinite.
+/// Returns the codes of 8 scaled items that may be NaN or infinite.
 [[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightSpecial(EightFloats x) {
   const auto four = [](const float4& v) {
     return Encode<E2M1>(v.x) | Encode<E2M1>(v.y) << 4 | Encode<E2M1>(v.z) << 8 |

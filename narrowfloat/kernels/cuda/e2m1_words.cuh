@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes words of bfloat16 items, for devices of compute capability 9.0 and later. Requires of all
-// functions: no item is NaN or infinite, and the magnitudes of the products with scales are less
-// than kFirstSaturated. The tests compare them with the reference.
+// Encodes words of bfloat16 items, for devices of compute capability 9.0 and later. All functions
+// require: no item is NaN or infinite, and the magnitudes of the products with scales are less than
+// kFirstSaturated. The tests compare them with the reference.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,14 +14,14 @@
 
 namespace narrowfloat::cuda {
 
-/// True if kernels encode items of T by this file: bfloat16, on devices of compute capability 9.0
-/// or later and in the emulation.
+/// True if kernels encode items of T by the functions of this file: bfloat16, on devices of compute
+/// capability 9.0 or later and in the emulation.
 template <class T>
 inline constexpr bool kEncodesWords = std::is_same_v<T, BFloat16> &&
                                       (NF_DEVICE_ARCH == 0 || NF_DEVICE_ARCH >= 900);
 
-/// Returns the codes of 8 magnitudes with the signs of their items: of item 2k the upper bit of
-/// byte k of `even`, of item 2k + 1 that of `odd`. Bit 3 of each code is ignored.
+/// Returns the codes of 8 magnitudes with the signs of their items. Item 2k has its sign in the
+/// upper bit of byte k of `even`, item 2k + 1 in that of `odd`. Bit 3 of each code is ignored.
 __device__ __forceinline__ std::uint32_t WithSigns(std::uint32_t codes, std::uint32_t even,
                                                    std::uint32_t odd) {
   const std::uint32_t signs = (even >> 4 & 0x08080808u) | (odd & ~0x08080808u);
@@ -47,7 +47,7 @@ __device__ __forceinline__ std::uint32_t JoinCodes(const std::uint32_t (&codes)[
 }
 
 /// Returns the codes of a word's items, added to kRoundsPair. The items are scaled by powers of
-/// two, whose patterns are the halves of `scale`. Requires: the magnitudes of the products are at
+/// two; the halves of `scale` are their bits. Requires: the magnitudes of the products are at
 /// most 6. See CodeE2M1: bfloat16 holds the products exactly, unless they are far below the first
 /// step.
 constexpr std::uint32_t kRoundsPair = 0x43404340u;  // 1.5 * 2^7 in each half
@@ -74,7 +74,7 @@ __device__ __forceinline__ std::uint32_t CodePair(std::uint32_t word, std::uint3
 #endif
 }
 
-/// Encodes 16 items of a row times a scale.
+/// Encodes 16 items of a row, multiplied by a scale.
 __device__ __forceinline__ void EncodeRowWords(const std::uint32_t (&words)[8], float scale,
                                                std::uint32_t (&codes)[2]) {
 #pragma unroll
@@ -92,7 +92,7 @@ __device__ __forceinline__ void EncodeRowWords(const std::uint32_t (&words)[8], 
   }
 }
 
-/// Encodes the items of 16 rows of two columns times their scales.
+/// Encodes the items of 16 rows of two columns, multiplied by their scales.
 __device__ __forceinline__ void EncodeColumnWords(const std::uint32_t* words,
                                                   const float (&scales)[2],
                                                   std::uint32_t (&codes)[2][2]) {
@@ -120,14 +120,14 @@ __device__ __forceinline__ std::uint32_t PowerPair(float power) {
   return bits | bits >> 16;
 }
 
-/// The same as EncodeRowWords and EncodeColumnWords for scales that are powers of two and give
+/// Encodes as EncodeRowWords and EncodeColumnWords, for scales that are powers of two and give
 /// products of at most 6.
 __device__ __forceinline__ void EncodeRowWordsByPower(const std::uint32_t (&words)[8], float power,
                                                       std::uint32_t (&codes)[2]) {
   const std::uint32_t scale = PowerPair(power);
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
-    std::uint32_t bytes[4];  // the lowest one of each is two codes, and 0x44
+    std::uint32_t bytes[4];  // the lowest byte of each has two codes; it has 0x44 added
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t pair = CodePair(words[w * 4 + i], scale);

@@ -11,7 +11,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-constexpr int kErrorItems = 16;  // of a line, whose errors are added in order
+constexpr int kErrorItems = 16;  // items of a line whose errors are added in order
 
 template <Scheme S>
 __device__ __forceinline__ bool UsesFourOverSix(const typename S::TensorState& state) {
@@ -43,15 +43,15 @@ __device__ NF_NOINLINE float AddErrors(typename S::TensorState state, EightFloat
   return sum;
 }
 
-/// Returns true if QuotientBy() may divide the products of a tensor's amax and decoded values under
-/// a block's scale, which are 0 or from 2^-10 to 2688. They are then 0 or from 2^-90 to 2^92.
+/// Returns true if QuotientBy() may divide the products of a tensor's amax and decoded values. The
+/// decoded values, under a block's scale, are 0 or from 2^-10 to 2688; products 0 or 2^-90 to 2^92.
 __device__ __forceinline__ bool QuotientsAreExact(float amax) {
   const float magnitude = fabsf(amax);
   return magnitude > 0x1p-80f && magnitude < 0x1p80f;
 }
 
-/// Returns the sum of the terms of 16 items. The terms of an item and its opposite are the same.
-/// Requires: items outside of the tensor are 0; scale.scale >= 0.
+/// Returns the sum of the terms of 16 items. An item and its opposite have the same term. Requires:
+/// items outside of the tensor are 0; scale.scale >= 0.
 template <Scheme S, bool kFast, bool kSquared, class Item>
 __device__ __forceinline__ float SumOfErrors(const typename S::TensorState& state, const Item& item,
                                              const BlockScale& scale) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ float SumOfErrors(const typename S::TensorState& stat
   return sum;
 }
 
-/// Returns the error of 16 items of a line, of which `count` lie in the tensor, for a candidate.
+/// Returns a candidate's error for 16 items of a line; `count` of these are in the tensor.
 template <Scheme S, class Item>
 __device__ __forceinline__ float ErrorOf(const typename S::TensorState& state, const Item& item,
                                          int count, const BlockScale& scale) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ float ErrorOf(const typename S::TensorState& state, c
   return AddErrors<S>(state, EightFloats::Of(later), count - 8, scale, sum);
 }
 
-/// Finds the errors of 16 items of a line for both candidates.
+/// Computes the errors of 16 items of a line for both candidates.
 template <Scheme S, class Item>
 __device__ __forceinline__ void FindErrors(const typename S::TensorState& state, const Item& item,
                                            int count, const std::array<BlockScale, 2>& candidates,
@@ -110,7 +110,7 @@ __device__ __forceinline__ BlockScale Choose(const std::array<BlockScale, 2>& ca
 struct SharedErrors {
   float of_row[2][kTile][kTile / kErrorItems];
 
-  /// Adds the errors of a block's rows by halves: each of the first half to that of the second.
+  /// Adds the errors of a block's rows pairwise: each row of the first half to one of the second.
   __device__ __forceinline__ void OfBlock(int row, int block, float (&errors)[2]) const {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {

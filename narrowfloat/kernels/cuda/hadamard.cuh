@@ -26,14 +26,14 @@ __device__ __forceinline__ std::uint32_t RoundOnce(double value) {
   }
 }
 
-/// The transform as the reference computes it, for groups that the functions below do not take, and
-/// for infinities and NaN. Not out of line: nvcc 13.0 does not count the local memory of a function
-/// that it clones into a kernel, and the kernel then writes beyond its stack.
+/// Computes the transform as the reference does, for groups that the functions below do not
+/// support, and for infinities and NaN. Not out of line: nvcc 13.0 does not count the local memory
+/// of a function that it clones into a kernel, and the kernel then writes beyond its stack.
 template <class T>
 __device__ __forceinline__ void TransformAnyGroup(const float (&in)[kHadamardSize],
                                                   std::uint32_t sign_mask,
                                                   std::uint32_t (&out)[kHadamardSize]) {
-  // Copies that loops may index, so that the arguments stay in registers.
+  // Copies for loops with variable indices, so that the arguments stay in registers.
   float terms[kHadamardSize];
   std::uint32_t items[kHadamardSize];
 #pragma unroll
@@ -74,18 +74,18 @@ __device__ __forceinline__ void AddByHalves(Number (&sums)[kHadamardSize]) {
   }
 }
 
-/// Bounds the distance of a quarter of one of AddByHalves' sums from the exact quarter: it is at
-/// most this number times the largest magnitude of the terms. With terms below 2^(e+1) and p bits
-/// of precision, the roundings of the four additions are at most 2^(e+1-p), 2^(e+2-p), 2^(e+3-p)
-/// and 2^(e+4-p), and each addition doubles the error of those before it: 2^(e+6-p), of which a
-/// quarter is 2^(e+4-p). The bound is twice that, for the rounding of the quarter plus or minus the
-/// bound, which is at most 2^(e+2-p). A quarter whose two bounds are rounded to the same item is
-/// rounded to it too.
+/// Bounds the error of a quarter of one of AddByHalves' sums: it is at most this number times the
+/// largest magnitude of the terms. With terms below 2^(e+1) and p bits of precision, the roundings
+/// of the four additions are at most 2^(e+1-p), 2^(e+2-p), 2^(e+3-p) and 2^(e+4-p). Each addition
+/// doubles the error of the additions before: 2^(e+6-p) in all, and a quarter is 2^(e+4-p). The
+/// bound is twice that, to include the rounding of the quarter plus or minus the bound, which is at
+/// most 2^(e+2-p). If the quarter plus the bound and the quarter minus it round to the same item,
+/// the exact quarter rounds to it too.
 template <class Number>
 constexpr Number kSumBound = sizeof(Number) == 4 ? Number{0x1p-19f} : Number{0x1p-48};
 
 /// Writes the items of the random Hadamard transform of 16 items, each rounded once. Sums are exact
-/// in binary64 if the exponents of the terms differ by less than its precision allows.
+/// in binary64 if the range of the terms' exponents is small enough.
 template <class T>
 __device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
                                                std::uint32_t sign_mask,
@@ -145,7 +145,7 @@ __device__ __forceinline__ std::uint32_t LargerHalves(std::uint32_t a, std::uint
   return (low & 0xFFFFu) | ((a >> 16 > b >> 16 ? a : b) & 0xFFFF0000u);
 #endif
 }
-/// Returns, in each half, the smaller one of a - 1 and b; 0 - 1 is 0xFFFF.
+/// Returns, in each half, the smaller of a - 1 and b; 0 - 1 is 0xFFFF.
 __device__ __forceinline__ std::uint32_t SmallerPreceding(std::uint32_t a, std::uint32_t b) {
 #if NF_DEVICE_ARCH > 0
   return __viaddmin_u16x2(a, 0xFFFFFFFFu, b);
@@ -158,20 +158,20 @@ __device__ __forceinline__ std::uint32_t SmallerPreceding(std::uint32_t a, std::
 #endif
 }
 
-/// The largest exponent field of items of a 16-bit type whose sums of 16 are finite in binary32: a
-/// sum is up to 16 times as large as an item.
+/// The largest exponent field of items of a 16-bit type with finite sums of 16 in binary32: a sum
+/// is up to 16 times as large as an item.
 template <class T>
 constexpr std::uint32_t kMostSummedField = T::kBias == 127 ? 254u - 4u : T::kMaxCode;
 
 /// Returns true if binary32 holds every partial sum of 16 items of a 16-bit type exactly, and a
-/// quarter of it. `largest` is the pattern of their largest magnitude, `preceding` that of the
-/// smallest one that is not 0, less 1.
+/// quarter of it. `largest` has the bits of their largest magnitude, `preceding` the bits of the
+/// smallest nonzero one, minus 1.
 template <class T>
 __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint32_t preceding) {
   // As in TransformGroup: 24 bits less those of a term, and 4.
   constexpr std::uint32_t kMostRange = 24 - 5 - T::kMantissaBits;
-  // Sums are multiples of the items' last bits. Those whose quarter may be subnormal are left to
-  // TransformGroup, so that nothing depends on how a device converts subnormal numbers.
+  // Sums are multiples of the items' last bits. Sums with a possibly subnormal quarter are left to
+  // TransformGroup, so that results do not depend on a device's conversion of subnormal numbers.
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
   const std::uint32_t high = largest >> T::kMantissaBits;
   const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;
@@ -180,8 +180,8 @@ __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint
          high - low <= kMostRange;
 }
 
-/// Returns true if kSumBound times the largest of 16 items, whose pattern is `largest`, is a normal
-/// number of binary32, and their sums are finite.
+/// Returns true if kSumBound times the largest of 16 items is a normal number of binary32, and
+/// their sums are finite. `largest` has the bits of that item.
 template <class T>
 __device__ __forceinline__ bool HasSumBound(std::uint32_t largest) {
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? 1u + 19u : 1u;  // kSumBound is 2^-19
@@ -190,7 +190,7 @@ __device__ __forceinline__ bool HasSumBound(std::uint32_t largest) {
 }
 
 /// Replaces the 16 items of the one or two columns of a word per row by their transforms. Adds in
-/// binary32 where that is exact, or where its errors do not change what the sums are rounded to.
+/// binary32 if that is exact, or if its errors do not change the rounded sums.
 template <class T>
 __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardSize],
                                                std::uint32_t sign_mask) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardS
       AddByHalves(sums[0]);
       AddByHalves(sums[1]);
       constexpr auto kScale = static_cast<float>(kHadamardScale);
-      // The items of two quarters plus `first` and `second`.
+      // Returns the items of two quarters plus `first` and `second`.
       const auto items = [&](std::size_t j, float first, float second) {
         return NarrowPair<T>(FusedAdd(sums[0][j], kScale, first),
                              FusedAdd(sums[1][j], kScale, second));
@@ -242,7 +242,7 @@ __device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardS
         return;
       }
     }
-    // Each column is taken out at the low end, and its transform put in at the high end.
+    // Shifts each column out at the low end, and its transform in at the high end.
 #pragma unroll 1
     for (int column = 0; column < 2; ++column) {
       float group[kHadamardSize];

@@ -23,7 +23,7 @@ namespace narrowfloat::cuda {
 #define NF_DEVICE_ARCH 0
 #endif
 
-/// Makes nvcc compute an offset at this place. It otherwise computes it again before every use.
+/// Makes nvcc compute an offset here. Otherwise nvcc computes it again before every use.
 __device__ __forceinline__ void KeepOffset([[maybe_unused]] std::size_t& offset) {
 #if NF_DEVICE_ARCH > 0
   asm volatile("" : "+l"(offset));
@@ -46,7 +46,7 @@ __device__ __forceinline__ float Widen(std::uint32_t code) {
   }
 }
 
-/// Rounds to the code of a 16-bit type: nearest-even, overflow to infinity, one NaN.
+/// Rounds to a code of a 16-bit type: nearest-even, overflow to infinity, one NaN.
 template <class T>
 __device__ __forceinline__ std::uint32_t Narrow(float value) {
   if constexpr (T::kBias == 127) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ std::uint32_t Narrow(float value) {
 }
 
 /// Returns, in each half of a word of 16-bit items, the larger magnitude of `a` and `b`, with any
-/// sign. NaN is ignored, or, if kKeepsNan, kept.
+/// sign. Keeps NaN if kKeepsNan, else ignores it.
 template <class T, bool kKeepsNan>
 __device__ __forceinline__ std::uint32_t LargerMagnitudes(std::uint32_t a, std::uint32_t b) {
 #if NF_DEVICE_ARCH >= 860
@@ -81,7 +81,7 @@ __device__ __forceinline__ std::uint32_t LargerMagnitudes(std::uint32_t a, std::
   }
   return larger;
 #else
-  // Patterns of magnitudes have their order; NaN is above infinity.
+  // The bits of magnitudes have the magnitudes' order; NaN is above infinity.
   const auto larger = [](std::uint32_t x, std::uint32_t y) {
     constexpr std::uint32_t kInfinity = T::kMaxCode + 1u;
     if (!kKeepsNan && x > kInfinity) x = 0;
@@ -100,7 +100,7 @@ __device__ __forceinline__ std::uint32_t LargestMagnitudes(const std::uint32_t* 
   return largest & 0x7FFF7FFFu;
 }
 
-/// The amax of some items, NaN ignored, and the largest pattern of their magnitudes.
+/// The amax of some items, NaN ignored, and the largest bits of their magnitudes.
 struct ItemsAmax {
   float value;
   std::uint32_t largest;
@@ -109,7 +109,7 @@ struct ItemsAmax {
   __device__ __forceinline__ bool IsSpecial() const { return largest >= kFloatInfinity; }
 };
 
-/// Finds the amax of item(0) to item(kCount - 1).
+/// Computes the amax of item(0) to item(kCount - 1).
 template <int kCount, class Item>
 __device__ __forceinline__ ItemsAmax FindFloatAmax(const Item& item) {
   float amax = 0.0f;
@@ -141,8 +141,8 @@ __device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
   return EncodePair<F>(item(0), item(1)) | EncodePair<F>(item(2), item(3)) << 16;
 }
 
-/// Loads `count` bytes at any address to `words`, whose other bytes become 0. Out of line, as is
-/// its counterpart: inlined for every piece of a tile, they take most of a kernel's registers.
+/// Loads `count` bytes from any address to `words`; the other bytes become 0. Out of line, as is
+/// StoreAnyBytes: inlined for every piece of a tile, they take most of a kernel's registers.
 [[maybe_unused]] static __device__ NF_NOINLINE void LoadAnyBytes(const std::byte* from, int count,
                                                                  std::uint32_t* words,
                                                                  int word_count) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void LoadBytes(const std::byte* from, std::size_t cou
   for (int i = 0; i < kBytes / 4; ++i) words[i] = loaded[i];
 }
 
-/// Stores the first `count` of kBytes bytes, in the same way.
+/// Stores the first `count` of kBytes bytes, all at once if the address is aligned.
 template <int kBytes>
 __device__ __forceinline__ void StoreBytes(std::byte* to, const std::uint32_t (&words)[kBytes / 4],
                                            std::size_t count, bool aligned) {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void StoreBytes(std::byte* to, const std::uint32_t (&
   StoreAnyBytes(to, static_cast<int>(count < kBytes ? count : kBytes), stored);
 }
 
-/// Adjacent items of a row, as they are stored.
+/// Adjacent items of a row, in their stored form.
 template <class T, int kCount = 8>
 struct Chunk {
   static constexpr int kItems = kCount;
@@ -227,7 +227,7 @@ struct Chunk {
     }
   }
 
-  /// Loads the items from `col` on of a row; those from `cols` on are 0. Requires: col < cols.
+  /// Loads the items of a row from `col` on; items from `cols` on are 0. Requires: col < cols.
   __device__ __forceinline__ void Load(const std::byte* row, std::size_t col, std::size_t cols,
                                        bool aligned) {
     LoadBytes<kBytes>(row + col * kItemSize<T>, (cols - col) * kItemSize<T>, aligned, words);
@@ -260,7 +260,7 @@ struct Chunk {
     for (int i = 0; i < kWords; ++i) words[i] = 0;
   }
 
-  /// NaN is ignored.
+  /// Returns the amax, NaN ignored.
   __device__ __forceinline__ float Amax() const {
     if constexpr (kItemSize<T> == 2) {
       const std::uint32_t largest = LargestMagnitudes<T, kWords, false>(words);
@@ -278,7 +278,7 @@ struct Chunk {
     if constexpr (kItemSize<T> == 4) return FindFloatAmax<kItems>(item);
     if constexpr (kItemSize<T> == 2) {
       const std::uint32_t largest = LargestMagnitudes<T, kWords, true>(words);
-      // Magnitudes have the order of their patterns.
+      // The bits of magnitudes have the magnitudes' order.
       const auto low = std::bit_cast<std::uint32_t>(Widen<T>(largest & 0xFFFFu));
       const auto high = std::bit_cast<std::uint32_t>(Widen<T>(largest >> 16));
       ItemsAmax amax{0.0f, low > high ? low : high};
@@ -321,9 +321,9 @@ __device__ __forceinline__ void RaiseByBlock(unsigned* to, float amax) {
   if (threadIdx.x == 0 && largest > *static_cast<volatile unsigned*>(to)) atomicMax(to, largest);
 }
 
-// Pairs of codes, as dequantizing kernels decode and round them.
+// Pairs of codes, which dequantizing kernels decode and round together.
 
-/// Pairs of a word's codes. Those of 4 bits lie 4 codes apart, one in each half of the word.
+/// Pairs of a word's codes. Codes of 4 bits are 4 codes apart, one in each half of the word.
 template <FloatFormat F>
 struct CodePairs {
   static constexpr int kCount = 16 / kBits<F>;
@@ -338,7 +338,7 @@ __device__ __forceinline__ void DecodePair(std::uint32_t word, int pair, float& 
 #if NF_DEVICE_ARCH >= 890
   std::uint32_t halves;  // the two values as fp16, exact
   if constexpr (kBits<F> == 4) {
-    // Places exponent and mantissa bits in those of fp16, whose bias is larger by 14.
+    // Moves exponent and mantissa bits to their places in fp16; its bias is larger by 14.
     static_assert(F::kBias == 1 && F::kMantissaBits == 1);
     const std::uint32_t magnitudes = pair < 3 ? word << (9 - pair * 4) : word >> (pair * 4 - 9);
     halves = (word << (12 - pair * 4) & 0x80008000u) | (magnitudes & 0x0E000E00u);
@@ -364,8 +364,8 @@ __device__ __forceinline__ void DecodePair(std::uint32_t word, int pair, float& 
 #endif
 }
 
-/// Rounds two values as Narrow does, the first one into the low bits, but NaN to 0x7FFF, which no
-/// other value becomes.
+/// Rounds two values as Narrow does, the first one into the low bits. NaN gives 0x7FFF, the code of
+/// no other value.
 template <class T>
 __device__ __forceinline__ std::uint32_t NarrowPair(float low, float high) {
 #if NF_DEVICE_ARCH >= 800

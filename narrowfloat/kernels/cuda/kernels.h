@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of CUDA devices, as functions that launch them for whole tensors. Plain C++: no type
-// of CUDA's. All pointers are to device memory. Errors of all: DeviceError.
+// The kernels of CUDA devices, as functions that launch them for whole tensors. Plain C++, without
+// CUDA's types. All pointers are to device memory. All functions may throw DeviceError.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace narrowfloat::cuda {
 
 inline constexpr int kMaxRowDims = 8;
 
-/// A matrix whose rows lie where the leading dimensions of a tensor put them.
+/// A matrix with rows at the addresses that the leading dimensions of a tensor give them.
 template <class Byte>
 class Rows {
  public:
@@ -28,7 +28,7 @@ class Rows {
   MatrixShape shape{};
   bool is_aligned = false;                        // every row begins at a multiple of 16 bytes
   int dims = 1;                                   // of the row number; the last one is the fastest
-  std::array<std::int64_t, kMaxRowDims> sizes{};  // from the second dimension on they are read
+  std::array<std::int64_t, kMaxRowDims> sizes{};  // the first dimension's size is not read
   std::array<std::int64_t, kMaxRowDims> strides{};  // bytes
 
   NF_HD Byte* Row(std::size_t row) const {
@@ -36,7 +36,7 @@ class Rows {
   }
 
  private:
-  /// Out of line: most tensors' rows are a fixed distance apart.
+  /// Returns a row's address. Out of line: most tensors' rows are a fixed distance apart.
   NF_HD NF_NOINLINE Byte* RowOfDims(std::size_t row) const {
     auto rest = static_cast<std::int64_t>(row);
     std::int64_t offset = 0;
@@ -48,13 +48,13 @@ class Rows {
   }
 };
 
-/// A number that the host knows, or, if `at` is not null, that lies in device memory.
+/// A number: `*at` in device memory if `at` is not null, else `value`.
 struct Number {
   const float* at = nullptr;
   float value = 0.0f;
 
   NF_HD float Get() const { return at != nullptr ? *at : value; }
-  /// Returns true if both are one number in memory, or have the same bits.
+  /// Returns true if both have the same address or, without addresses, the same bits.
   bool IsSame(const Number& other) const {
     return at == other.at && (at != nullptr || std::bit_cast<std::uint32_t>(value) ==
                                                    std::bit_cast<std::uint32_t>(other.value));
@@ -70,8 +70,8 @@ struct DirectionMemory {
   ScaleStrides strides{};
   Number amax;                         // of the tensor, for schemes that use one
   const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
-  // The scheme's TensorState for `amax` and the factors of its scales' codes, as store_numbers()
-  // writes them. Null if there is an amax per line.
+  // The scheme's TensorState for `amax`, and the factors of its scales' codes, both written by
+  // store_numbers(). Null if there is an amax per line.
   const std::byte* state = nullptr;
 };
 
@@ -89,8 +89,8 @@ struct QuantizeCall {
   bool stochastic = false;
   RandomState random;
   const std::uint64_t* random_at = nullptr;  // seed and offset, used instead of `random`
-  float* strip_sums = nullptr;  // if not null, and columns are quantized: as SumStrips writes them
-  bool transforms = false;      // columns are those of the Hadamard transform
+  float* strip_sums = nullptr;  // if not null and columns are quantized: sums as from SumStrips
+  bool transforms = false;      // columns are quantized from the Hadamard transform
   std::uint32_t sign_mask = 0;
   const float* noop = nullptr;  // points at 1.0f: nothing is written
   Stream stream = nullptr;
@@ -106,8 +106,8 @@ struct DequantizeCall {
   Stream stream = nullptr;
 };
 
-/// Inputs of a tensor's scale, and the buffers that its amaxes, its scale and scale_inv are stored
-/// in. Buffers may be null, and need no alignment.
+/// Inputs of a tensor's scale, and output buffers of its amaxes, its scale and scale_inv. Buffers
+/// may be null, and need no alignment.
 struct TensorNumbers {
   Number rowwise_amax, columnwise_amax, scale;
   ScaleOptions options;
@@ -128,35 +128,35 @@ struct SchemeKernels {
   void (*dequantize)(const DequantizeCall& call);
 };
 
-/// Returns the kernels of the scheme at a position of AllSchemes.
+/// Returns the kernels of the scheme with that index in AllSchemes.
 const SchemeKernels& KernelsOfScheme(std::size_t scheme);
 
-/// Raises *amax_bits to the pattern of the largest magnitude, NaN ignored.
+/// Raises *amax_bits to the bits of the largest magnitude if these are larger. Ignores NaN.
 void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits, Stream stream);
-/// Does the same for each row or column.
+/// Does as RaiseAmax for each row or column.
 void RaiseLineAmaxes(DType dtype, const Rows<const std::byte>& in, Direction direction,
                      unsigned* amax_bits, Stream stream);
 /// Raises *amax_bits to the amax of the Hadamard transform. Requires: rows are a multiple of 16.
 void RaiseHadamardAmax(DType dtype, const Rows<const std::byte>& in, std::uint32_t sign_mask,
                        unsigned* amax_bits, Stream stream);
-/// Writes the Hadamard transform. Requires: as above.
+/// Writes the Hadamard transform. Requires: rows are a multiple of 16.
 void TransformHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::byte>& out,
                        std::uint32_t sign_mask, Stream stream);
 
-/// Rows whose columns are summed one after another; the strips' sums are then added in order.
+/// Rows per strip: a strip's rows are summed one after another, then the strips' sums in order.
 inline constexpr std::size_t kSumStripRows = 128;
 
-/// Writes a sum per strip and column, [strip][column].
+/// Writes the sum of each strip and column, [strip][column].
 void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, const float* noop,
                Stream stream);
-/// Adds the strips of a tensor of `shape`, rounds to `out_dtype`; `out` needs no alignment.
+/// Adds the strips of a tensor of `shape` and rounds to `out_dtype`; `out` needs no alignment.
 void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
                const float* noop, Stream stream);
 
 /// Updates delayed scaling's history and scales, as ops/delayed_scale.h describes.
 struct DelayedScaleCall {
   std::byte *history, *scale;     // fp32, no alignment
-  const std::byte* reduced_amax;  // null: the newest amax is the history's
+  const std::byte* reduced_amax;  // null: the newest amax is in the history
   MatrixShape shape;              // of the history
   float scaled_max;
   bool most_recent;
@@ -164,19 +164,19 @@ struct DelayedScaleCall {
 };
 void UpdateDelayedScale(const DelayedScaleCall& call);
 
-/// Copies bytes, or fills them with zeros if `from` is null. noop points at 1.0f: does nothing.
+/// Copies bytes, or fills with zeros if `from` is null. Does nothing if `noop` points at 1.0f.
 void CopyBytes(std::byte* to, const std::byte* from, std::size_t bytes, const float* noop,
                Stream stream);
 
-/// Moves scales of one byte from one placement to another, and zeroes those that are not `kept`.
+/// Copies `kept` scales of one byte from one placement to another, and zeroes the others.
 void PermuteScales(const std::byte* from, const ScaleStrides& from_strides, std::byte* to,
                    const ScaleStrides& to_strides, const ScaleGrid& grid, MatrixShape kept,
                    Stream stream);
-/// Stores the transposed matrix of codes of 4 or 8 bits; those of 4 bits lie two per byte.
+/// Stores the transposed matrix of codes of 4 or 8 bits; a byte has two 4-bit codes.
 void Transpose(const std::byte* from, std::byte* to, MatrixShape shape, int item_bits,
                Stream stream);
 
-/// Writes every scale of columns: the rows' one of the tile that holds its first element.
+/// Writes every columnwise scale: the rowwise scale of the tile with the scale's first element.
 struct ScaleTransposition {
   const std::byte* from;
   std::byte* to;
@@ -187,8 +187,8 @@ struct ScaleTransposition {
 };
 void TransposeScales(const ScaleTransposition& call, Stream stream);
 
-/// Stores exponents of fp32 scales. Sets *refused to ~(line * blocks + block) of the first scale
-/// that is not one of E8M0's powers of two; it must be 0 before.
+/// Stores the exponents of fp32 scales. Sets *refused to ~(line * blocks + block) of the first
+/// scale that is not a power of two of E8M0. Requires: *refused is 0.
 struct ExponentCall {
   const std::byte* from;
   ScaleStrides from_strides;

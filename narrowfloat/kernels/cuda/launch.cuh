@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way to launch a kernel, on devices and in the emulation of tests/cuda/emulation.
+// Launches kernels, on devices and in the emulation of tests/cuda/emulation.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,8 +22,8 @@ void Check(cudaError_t error, const char* what);
 /// Returns true if the current device supports Start::kEarly.
 bool CanStartEarly();
 
-/// Returns the block's shared memory of the size that Launch() was called with, aligned to 16
-/// bytes.
+/// Returns the block's shared memory, aligned to 16 bytes. Its size is the argument of
+/// Launch().
 #if defined(NF_CUDA_EMULATION)
 inline std::byte* DynamicShared() {
   return emulation::SharedMemory();
@@ -35,9 +35,9 @@ __device__ inline std::byte* DynamicShared() {
 }
 #endif
 
-/// Waits until the kernels before this one on its stream have ended, and then lets the blocks of
-/// the next one be set up. A kernel that is launched with Start::kEarly calls it before it reads or
-/// writes memory. Since it waits first, the end of one kernel implies the end of all before it.
+/// Waits until the kernels before this one on its stream have ended, and then allows the device to
+/// set up the next kernel's blocks. A kernel launched with Start::kEarly calls it before it
+/// accesses memory. Since it waits first, the end of one kernel implies the end of all before it.
 __device__ __forceinline__ void AwaitPrevious() {
 #if defined(NF_CUDA_EMULATION)
   emulation::CountAwait();
@@ -47,14 +47,14 @@ __device__ __forceinline__ void AwaitPrevious() {
 #endif
 }
 
-/// When the device sets up a kernel's blocks: after the kernel before it on the stream has ended,
-/// or while that one still runs, which hides the time of the launch. Devices before compute
+/// Time at which the device sets up a kernel's blocks: after the previous kernel on the stream has
+/// ended, or while it still runs, which hides the time of the launch. Devices before compute
 /// capability 9.0 support only the first. kEarly has an effect if NF_CUDA_STARTS_EARLY is defined:
 /// the build defines it if all other devices run code in which AwaitPrevious() waits.
 enum class Start : std::uint8_t { kAfterPrevious, kEarly };
 
 /// Launches `kernel` with arguments converted to its parameters. A grid without blocks launches
-/// nothing. Errors: DeviceError if the driver refuses the launch.
+/// nothing. Errors: DeviceError if the driver rejects the launch.
 template <Start kStart = Start::kAfterPrevious, class... P, class... A>
 void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
             A&&... args) {
@@ -69,7 +69,7 @@ void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
     Check(cudaGetLastError(), "launching a kernel");
   emulation::CheckAwaits(kStart == Start::kEarly);
 #else
-  // A kernel may use 48 KiB without this attribute, static arrays included; ours take less than 32.
+  // A kernel may use 48 KiB without this attribute, including static arrays of less than 32 KiB.
   constexpr std::size_t kSharedWithoutAsking = 16 * 1024;
   const auto* function = reinterpret_cast<const void*>(kernel);
   if (shared_bytes > kSharedWithoutAsking) {
@@ -95,12 +95,12 @@ void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   config.numAttrs = kStart == Start::kEarly && CanStartEarly() ? 1 : 0;
 #endif
   const cudaError_t error = cudaLaunchKernelExC(&config, function, pointers.data());
-  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is reported once
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // reports the error only once
   Check(error, "launching a kernel");
 #endif
 }
 
-/// Calls run<T>() for the T of FloatTypes that `dtype` names.
+/// Calls run<T>() for the type T of FloatTypes with that `dtype`.
 template <class Run>
 void WithType(DType dtype, const Run& run) {
   switch (dtype) {

@@ -14,11 +14,11 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Memory that a device's pool keeps for later calls. CUDA's own pool returns freed memory to the
-/// driver when a stream is synchronized, and allocating it again takes long.
+/// Bytes that a device's pool keeps for later calls. CUDA's own pool returns freed memory to the
+/// driver when a stream is synchronized, and a new allocation is slow.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 20;
 
-/// Returns a new pool of a device; null if the device does not allocate in the order of a stream.
+/// Returns a new pool of a device; null if the device does not support stream-ordered allocation.
 cudaMemPool_t MakePool(int device) {
   int supported = 0;
   Check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device),
@@ -51,7 +51,7 @@ cudaMemPool_t PoolOfDevice() {
 
 void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // else the next call would report it again
+  static_cast<void>(cudaGetLastError());  // otherwise the next call would report it again
   throw DeviceError("cuda: " + std::string(what) + " failed: " + cudaGetErrorString(error) + " (" +
                     cudaGetErrorName(error) + ")");
 }
@@ -95,7 +95,7 @@ Memory::Memory(std::size_t bytes, Stream stream) : stream_(stream) {
 }
 
 Memory::~Memory() {
-  // cudaFree waits for the device's work, so that a kernel's memory is not freed under it.
+  // cudaFree waits for the device's work, so that memory is not freed while a kernel uses it.
   if (is_of_pool_) {
     static_cast<void>(cudaFreeAsync(data_, static_cast<cudaStream_t>(stream_)));
   } else if (data_ != nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's runtime as plain C++: memory and streams. Errors of all: DeviceError.
+// CUDA's runtime as plain C++: memory and streams. All functions may throw DeviceError.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@ namespace narrowfloat::cuda {
 /// A cudaStream_t; null is the default stream.
 using Stream = void*;
 
-/// Throws if there is no device to work on. Errors: DeviceError with the driver's reason.
+/// Checks that there is a device. Errors: DeviceError with the driver's reason.
 void RequireDevice();
 
-/// Copies between any two places in host or device memory, in the order of the stream.
+/// Copies between any two addresses in host or device memory, in the order of the stream.
 void Copy(void* to, const void* from, std::size_t bytes, Stream stream);
 
 /// Waits for all work of a stream.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes the columns of a tile that lies in shared memory, by schemes of 8-bit codes.
+// Quantizes the columns of a tile in shared memory, for schemes of 8-bit codes.
 #pragma once
 
 #include "narrowfloat/kernels/cuda/items.cuh"
@@ -8,7 +8,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Two adjacent columns of some rows, as they are stored.
+/// Two adjacent columns of some rows, in their stored form.
 template <class T, int kRows = kStripRows>
 struct ColumnPair {
   static constexpr int kWordsOfRow = static_cast<int>(kItemSize<T>) / 2;
@@ -29,7 +29,7 @@ struct ColumnPair {
       }
     }
   }
-  /// Finds the amaxes of both columns.
+  /// Computes the amaxes of both columns.
   __device__ __forceinline__ void FindAmaxes(ItemsAmax (&amaxes)[2]) const {
     if constexpr (kWordsOfRow == 1) {
       const std::uint32_t largest = LargestMagnitudes<T, kRows, true>(words);
@@ -53,12 +53,12 @@ struct ColumnPair {
   }
 };
 
-/// The place of a thread's two columns in a tile, of which each warp takes a strip of 32 rows and
-/// 64 columns. kPlain: the tile is inside.
+/// The position of a thread's two columns in a tile. Each warp processes a strip of 32 rows and 64
+/// columns of the tile. kPlain: the tile is inside.
 template <bool kPlain>
 struct StripPlace {
   int row, col;    // in the tile
-  int valid_rows;  // of the strip, that lie in the tensor
+  int valid_rows;  // rows of the strip in the tensor
   bool is_valid[2];
 
   __device__ __forceinline__ StripPlace(MatrixShape shape, const TileOrigin& origin) {
@@ -73,8 +73,8 @@ struct StripPlace {
   }
 };
 
-/// Stores a tile's transposed codes, which lie in shared memory as PieceAt() places them. kPlain:
-/// the tile is inside, and codes are aligned.
+/// Stores a tile's transposed codes from shared memory, where PieceAt() gives their positions.
+/// kPlain: the tile is inside, and codes are aligned.
 template <int kCodeBits, bool kPlain>
 __device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const TileOrigin& origin,
                                             const uint4* pieces) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const
   }
 }
 
-/// Encodes the columns of a tile, whose items are in shared memory; codes take their place.
+/// Encodes the columns of a tile from items in shared memory; codes overwrite the items.
 template <Scheme S, class T>
 __device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
                                                 const TileOrigin& origin, std::byte* tile,
@@ -149,7 +149,7 @@ __device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
     }
   }
 
-  __syncthreads();  // the tile's memory now takes codes
+  __syncthreads();  // codes now overwrite the tile's items
   if constexpr (S::kLayout.columnwise_transposed) {
     constexpr int kOwn = kStripRows / 16;  // pieces of a column
     auto* pieces = reinterpret_cast<uint4*>(tile);

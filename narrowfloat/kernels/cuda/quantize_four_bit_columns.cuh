@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes the columns of a tile that lies in shared memory, by schemes of 4-bit codes.
+// Quantizes the columns of a tile in shared memory, for schemes of 4-bit codes.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ __device__ __forceinline__ void TransformPair(ColumnPair<T, static_cast<int>(kHa
   } else {
 #pragma unroll 1
     for (int column = 0; column < 2; ++column) {
-      // As in TransformWords: each column is taken out at one place, and its transform put in at
-      // the other.
+      // As in TransformWords: shifts each column out at one end, and its transform in at the
+      // other.
       std::uint32_t words[kHadamardSize];
 #pragma unroll
       for (std::size_t k = 0; k < kHadamardSize; ++k) words[k] = pair.words[k * 2];
@@ -37,8 +37,8 @@ __device__ __forceinline__ void TransformPair(ColumnPair<T, static_cast<int>(kHa
   }
 }
 
-/// Chooses between 4over6's candidates for two columns of 16 items. The errors of a square block's
-/// columns are added by halves: each of the first half to that of the second.
+/// Chooses between 4over6's candidates for two columns of 16 items. Adds the errors of a square
+/// block's columns pairwise: each column of the first half to one of the second.
 template <Scheme S, class T>
 __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&states)[2],
                                                 const float* factors,
@@ -78,8 +78,8 @@ __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&
     scales[column] = Choose(candidates[column], errors[column]);
 }
 
-/// Encodes the columns of a tile, whose items are in shared memory; `pieces` takes the codes.
-/// kPlain: the tile is inside, and codes are aligned.
+/// Encodes the columns of a tile from items in shared memory; writes the codes to `pieces`. kPlain:
+/// the tile is inside, and codes are aligned.
 template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& args,
                                                        const TileOrigin& origin,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of all kernels that quantize, and those that quantize rows.
+// Functions of all quantizing kernels, and functions that quantize rows.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +16,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Arguments of a kernel that quantizes.
+/// Arguments of a quantizing kernel.
 struct QuantizeArguments {
   Rows<const std::byte> in;
   DirectionMemory<std::byte> rowwise, columnwise;
@@ -43,7 +43,7 @@ inline constexpr int kBlockItems = WholeTensorScheme<S> ? kTile : static_cast<in
 template <Scheme S>
 inline constexpr int kBlocks = kTile / kBlockItems<S>;  // of a line of a tile
 
-/// Items of a row that a thread takes together: 8 bytes of codes.
+/// Items of a row that a thread processes together: 8 bytes of codes.
 template <Scheme S>
 inline constexpr int kChunkItems = 64 / kBits<typename S::Element>;
 template <Scheme S>
@@ -51,26 +51,26 @@ using Place = TilePlace<kChunkItems<S>>;
 template <Scheme S, class T>
 using ChunkOf = Chunk<T, kChunkItems<S>>;
 
-/// Abilities of a kernel beside nearest rounding. It is compiled once for each, since all of them
-/// together take more registers.
+/// Features of a kernel besides nearest rounding. Each is compiled separately, since all of them
+/// together need more registers.
 enum class Extras : std::uint8_t {
   kNone,
   kTransform,   // the Hadamard transform of columns
-  kStochastic,  // stochastic rounding, and that transform or not
-  kOptions,     // these two or not, 4over6, an amax per line, two scales of a square
+  kStochastic,  // stochastic rounding; that transform is optional
+  kOptions,     // both optional; 4over6, an amax per line, two scales of a square
 };
 
-/// True if the scales of a tile's columns are collected in shared memory: those of one column are
-/// adjacent bytes, and lie far from those of the next one.
+/// True if the scales of a tile's columns are collected in shared memory: the scales of one column
+/// are adjacent bytes, and far from the scales of the next one.
 template <Scheme S>
 inline constexpr bool kCollectsScales = kBits<typename S::Element> == 4;
 
-/// Shared memory beside the tile.
+/// Shared memory besides the tile.
 template <Scheme S>
 struct SharedAmaxes {
   unsigned square[kBlocks<S> * kBlocks<S>];  // bits of the amaxes of square blocks
   unsigned column[kTile];                    // of columns of blocks longer than a strip
-  unsigned largest;                          // pattern of the items' magnitudes
+  unsigned largest;                          // bits of the largest magnitude of the items
   alignas(4) std::uint8_t scales[kCollectsScales<S> ? kTile : 1][kBlocks<S>];  // of columns
 };
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ typename S::TensorState StateOf(const QuantizeArgumen
   if constexpr (WholeTensorScheme<S>) {
     return {*args.tensor_scale};
   } else {
-    // Made once for the call: Prepare() divides.
+    // Computed once for the call, because Prepare() divides.
     if (out.state != nullptr) return reinterpret_cast<const StoredState<S>*>(out.state)->tensor;
     return S::Prepare(out.amax.Get(), args.options);
   }
@@ -115,9 +115,9 @@ __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out
   StoreScaleAt<S>(out.scale_inv + item * kScaleBytes<S>, scale_inv);
 }
 
-/// Stores the scales of 4 blocks of a column of a tile, of which `block` is the first, at once if
-/// they lie in one word of the memory. Requires: `scales` is aligned to 4 bytes. kPlain: the tile
-/// is inside.
+/// Stores the scales of 4 blocks of a column of a tile, from block `block` on. Stores all at once
+/// if they are one word in memory. Requires: `scales` is aligned to 4 bytes. kPlain: the tile is
+/// inside.
 template <Scheme S, bool kPlain>
 __device__ __forceinline__ void StoreFourScales(const QuantizeArguments& args,
                                                 const TileOrigin& origin, int column, int block,
@@ -181,7 +181,7 @@ __device__ __forceinline__ bool IsStochastic(const QuantizeArguments& args) {
   return kExtras == Extras::kStochastic || (kExtras == Extras::kOptions && args.stochastic);
 }
 
-/// Returns the codes of 16 items by nearest rounding, or with the random bytes of a run.
+/// Computes the codes of 16 items by nearest rounding, or with the random bytes of a run.
 template <Extras kExtras, class Item>
 __device__ __forceinline__ void EncodeSixteen(const QuantizeArguments& args, const Item& item,
                                               float scale, bool is_special,
@@ -208,7 +208,7 @@ __device__ __forceinline__ void EncodeSixteen(const QuantizeArguments& args, con
   }
 }
 
-/// Where a thread's codes and scales of rows lie. kPlain: the tile is inside, and codes are
+/// Addresses of a thread's codes and scales of rows. kPlain: the tile is inside, and codes are
 /// aligned.
 template <Scheme S, bool kPlain>
 class RowPlace {
@@ -228,10 +228,10 @@ class RowPlace {
     KeepOffset(scales_);
   }
 
-  /// Stores the scale of a pass's row and the thread's block, if they lie in the tensor.
+  /// Stores the scale of a pass's row and the thread's block, if they are in the tensor.
   __device__ __forceinline__ void StoreScale(int pass, std::uint32_t scale_inv) const {
     if (!kPlain && !(has_block_ && place_.Row(pass) < place_.rows)) return;
-    // A tile's rows are one of ScaleStrides' runs of 128 lines; those of pass 0 are in its first
+    // A tile's rows are one of ScaleStrides' groups of 128 lines; pass 0's rows are in its first
     // quarter.
     constexpr int kPassesOfQuarter = static_cast<int>(kSwizzleQuarter) / Place<S>::kRowsOfPass;
     static_assert(kPassesOfQuarter > 0);
@@ -254,34 +254,34 @@ class RowPlace {
 
  private:
   const DirectionMemory<std::byte>& out_;
-  std::size_t codes_, scales_;  // bytes from the beginning to those of pass 0
+  std::size_t codes_, scales_;  // byte offsets of pass 0's codes and scales
   bool is_whole_, has_block_;
   const Place<S>& place_;
 };
 
-/// True for schemes with 4-bit codes whose scales are powers of two that map no item beyond 6: E8M0
+/// True for schemes with 4-bit codes and power-of-two scales that scale no item beyond 6: E8M0
 /// scales, which are rounded up (MxRule).
 template <Scheme S>
 inline constexpr bool kScalesByPowers =
     kBits<typename S::Element> == 4 && S::kLayout.scale_type == ScaleType::kE8M0;
 
-/// Returns true if a block must be encoded by the functions for special items: an item may be NaN
-/// or infinite (has_special), or the scale is negative. A block of zeros has a negative scale if
-/// the tensor's amax is negative and so small that state.encode is infinite.
+/// Returns true if the functions for special items must encode a block: an item may be NaN or
+/// infinite (has_special), or the scale is negative. A block of zeros has a negative scale if the
+/// tensor's amax is negative and so small that state.encode is infinite.
 template <Scheme S>
 __device__ __forceinline__ bool IsSpecialBlock(bool has_special, float scale) {
   return has_special || (!kScalesByPowers<S> && !(scale >= 0.0f));
 }
 
-/// Returns true if no product of a block that is not special saturates. `amax` is the block's, or
-/// that of those of its items that are encoded together.
+/// Returns true if no product of a block without special items saturates. `amax` is the amax of the
+/// block, or of the items of the block that are encoded together.
 template <Scheme S>
 __device__ __forceinline__ bool IsBounded(float amax, float scale) {
   return kScalesByPowers<S> || amax * scale < kFirstSaturated;
 }
 
-/// Encodes 16 items of a row, whose amax is `amax`, by nearest rounding, or with the random bytes
-/// of a run.
+/// Encodes 16 items of a row with the amax `amax`, by nearest rounding or with the random bytes of
+/// a run.
 template <Scheme S, class T, Extras kExtras>
 __device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args,
                                                    const ChunkOf<S, T>& chunk, float amax,
@@ -301,7 +301,7 @@ __device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args
       args, [&](int i) { return chunk.Item(i); }, scale, is_special, run, codes);
 }
 
-/// Encodes a chunk of a pass, of a block with `amax` and `scale`, and stores the codes.
+/// Encodes a pass's chunk, in a block with `amax` and `scale`, and stores the codes.
 template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const Place<S>& place,
                                             const RowPlace<S, kPlain>& out,
@@ -323,7 +323,7 @@ __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const
   out.StoreCodes(pass, codes);
 }
 
-/// Returns the amax of the block that a chunk belongs to, from the amaxes of the block's chunks.
+/// Returns the amax of a chunk's block, from the amaxes of the block's chunks.
 template <Scheme S>
 __device__ __forceinline__ float AmaxOfRowBlock(float amax) {
 #pragma unroll
@@ -332,8 +332,8 @@ __device__ __forceinline__ float AmaxOfRowBlock(float amax) {
   return amax;
 }
 
-/// Returns the scale of the block of a row that a chunk of a pass belongs to, and stores it.
-/// `factors` are those of `tensor_state`, and null if there is an amax per line.
+/// Returns and stores the scale of the row block of a pass's chunk. `factors` are the factors of
+/// `tensor_state`, and null if there is an amax per line.
 template <Scheme S, class T, Extras kExtras, bool kPlain>
 __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
                                           const typename S::TensorState& tensor_state,
@@ -369,8 +369,8 @@ __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
   return scale.scale;
 }
 
-/// Finds the scales of the blocks of a row that some passes' chunks belong to, and stores them. The
-/// threads of a block take a pass each.
+/// Computes and stores the scales of the row blocks of some passes' chunks. Each thread of a block
+/// computes the scale of another pass.
 template <Scheme S, bool kMayLackFactors, bool kPlain, int kCount>
 __device__ __forceinline__ void FindRowScales(const typename S::TensorState& state,
                                               const float* factors, const float (&amaxes)[kCount],

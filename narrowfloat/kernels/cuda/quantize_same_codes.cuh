@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes by schemes whose rows and columns have the same codes: a whole tensor, and square
-// blocks.
+// Quantizes by schemes with the same codes in rows and columns: one scale for the tensor, and
+// square blocks.
 #pragma once
 
 #include "narrowfloat/kernels/cuda/launch.cuh"
@@ -10,12 +10,12 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// True for schemes whose directions have the same codes, of 8 bits: these are computed once.
+/// True for schemes with the same 8-bit codes in both directions: these are computed once.
 template <Scheme S>
 inline constexpr bool kHasSameCodes = kBits<typename S::Element> == 8 &&
                                       (WholeTensorScheme<S> || kIsSquare<S>);
 
-/// Stores the transposed codes of a tile in shared memory.
+/// Stores the transposed codes of a tile from shared memory.
 __device__ __forceinline__ void StoreTransposed(const QuantizeArguments& args,
                                                 const TileOrigin& origin, const uint4* tile) {
   const CodeColumns columns = CollectColumns(tile, static_cast<int>(threadIdx.x));
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
     LoadChunks(args.in, place, IsPlain(args.in, place), first, chunks);
     if constexpr (kColumnwise) {
       if (args.strip_sums != nullptr) {
-        // For the sums, which take the rows in order.
+        // For the column sums, which add the rows in order.
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) {
           const int item = ((first + i) * kRowsOfPass + place.row) * kTile + place.col;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
     if constexpr (kIsSquare<S>) {
       if (threadIdx.x < kBlocks<S> * kBlocks<S>) amaxes[threadIdx.x] = 0;
       __syncthreads();
-      // Passes of the same blocks are joined before their threads are.
+      // Combines passes of the same blocks first, then threads.
       constexpr int kPassesOfBlock = kBlockItems<S> / kRowsOfPass;
 #pragma unroll
       for (int i = 0; i < kHeld; i += kPassesOfBlock) {
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
   }
 }
 
-constexpr int kFlatChunks = 4;  // that a thread of QuantizeFlat loads before it uses them
+constexpr int kFlatChunks = 4;  // chunks that a thread of QuantizeFlat loads before it uses them
 
-/// Quantizes a whole tensor's rows that lie without gaps, `count` items.
+/// Quantizes a whole tensor's rows without gaps between them, `count` items.
 template <Scheme S, class T>
 __global__ void __launch_bounds__(kThreads)
     QuantizeFlat(const __grid_constant__ QuantizeArguments args, std::size_t count) {

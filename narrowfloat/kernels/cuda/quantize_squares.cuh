@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes by schemes of 4-bit codes and square blocks of 16x16 items, whose rows and columns have
-// the same codes: these are computed once.
+// Quantizes by schemes of 4-bit codes and square blocks of 16x16 items. Rows and columns have the
+// same codes, which are computed once.
 #pragma once
 
 #include "narrowfloat/kernels/cuda/launch.cuh"
@@ -18,19 +18,19 @@ struct SharedCodes {
   static constexpr int kWords = kTile / 8;          // of a line
   alignas(16) std::uint32_t words[kTile * kWords];  // two are stored at a time
 
-  /// Position of a word of a row. The same word of rows that are 8 apart, and words of adjacent
-  /// rows, lie in different halves of the banks.
+  /// Returns the position of a word of a row. Different halves of the banks hold the same word of
+  /// rows that are 8 apart, and the words of adjacent rows.
   static __device__ __forceinline__ int OfRow(int row, int word) {
     return row / 2 * 2 * kWords + ((row ^ row / 8) & 1) * kWords + word;
   }
-  /// Position of a word of a column. The same word of columns that are 8 apart lies in different
-  /// banks, and so do two adjacent words of these.
+  /// Returns the position of a word of a column. Different banks hold the same word of columns that
+  /// are 8 apart, and two adjacent words of these.
   static __device__ __forceinline__ int OfColumn(int column, int word) {
     return column / 2 * 2 * kWords + ((column ^ word) & 1) * kWords + (word ^ column / 8);
   }
 };
 
-/// Transposes a matrix of 8x8 codes, whose rows are words; the first code is the lowest.
+/// Transposes a matrix of 8x8 codes. A word is a row; the first code is in its lowest bits.
 __device__ __forceinline__ void TransposeEightByEight(std::uint32_t (&words)[8]) {
   constexpr std::uint32_t kEven = 0x0F0F0F0Fu;
   // Columns 2i and 2i + 1 of rows 2k and 2k + 1 become byte i of even[k] and odd[k].
@@ -50,8 +50,8 @@ __device__ __forceinline__ void TransposeEightByEight(std::uint32_t (&words)[8])
   }
 }
 
-/// Stores the columns' codes of a tile, whose rows are in `rows`. Uses `columns` for the words of
-/// the columns: a thread makes 8 of them, each of one column, and stores 4 of one column at a time.
+/// Stores the columns' codes of a tile from the rows' codes in `rows`. Uses `columns` for the words
+/// of columns: a thread computes 8 words of one column each, and stores 4 of one column at a time.
 __device__ __forceinline__ void StoreFourBitColumns(const QuantizeArguments& args,
                                                     const TileOrigin& origin,
                                                     const SharedCodes& rows, SharedCodes& columns) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void StoreFourBitColumns(const QuantizeArguments& arg
   const std::size_t row = origin.row + static_cast<std::size_t>(piece * 32);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // The threads of a warp take columns that are 8 apart.
+    // The threads of a warp process columns that are 8 apart.
     const int column = (i * 8 + thread % 32 / kFourBitPieces) * 8 + thread / 32;
     std::uint32_t words[4];
 #pragma unroll
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const auto amax = std::bit_cast<float>(amaxes[square_of(pass)]);
-    const BlockScale scale = S::ScaleBlock(amax, state);  // faster here than reading its factor
+    const BlockScale scale = S::ScaleBlock(amax, state);  // here faster than loading its factor
     if constexpr (kRowwise) out.StoreScale(pass, scale.scale_inv);
     if (kColumnwise && place.row % kBlockItems<S> == 0)
       scales[square_of(pass) % kBlocks<S>][square_of(pass) / kBlocks<S>] =

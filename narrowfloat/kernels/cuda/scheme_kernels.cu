@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes and dequantizes for one scheme, number NF_CUDA_SCHEME of AllSchemes.
+// Quantizes and dequantizes for one scheme, the one with index NF_CUDA_SCHEME in AllSchemes.
 //
-// QuantizeTiles: a block of 256 threads takes a tile of 128x128 items. Each thread loads items of
-// some rows, 8 bytes of codes of each, before it uses them. Rows are encoded from registers;
-// squares of NVFP4 with options, and all columns, from a copy of the tile in shared memory. Of
-// columns, each warp takes a strip of 32 rows and 64 columns, and each of its threads two adjacent
+// QuantizeTiles: a block of 256 threads processes a tile of 128x128 items. Each thread loads items
+// of several rows, 8 bytes of codes of each, before it uses them. Rows are encoded from registers.
+// Squares of NVFP4 with options, and all columns, are encoded from a copy of the tile in shared
+// memory: each warp encodes a strip of 32 rows and 64 columns, and each of its threads two adjacent
 // columns. Their codes are collected in shared memory and stored 16 bytes at a time.
-// QuantizeSameCodes and QuantizeSquares encode once for both directions, from registers: whole
-// tensors and squares of 8-bit codes, and squares of 4-bit codes. QuantizeFlat encodes the rows of
-// a whole tensor without tiles.
+// QuantizeSameCodes (whole tensors and squares of 8-bit codes) and QuantizeSquares (squares of
+// 4-bit codes) encode once for both directions, from registers. QuantizeFlat encodes the rows of a
+// whole tensor without tiles.
 #include <cuda_runtime.h>
 
 #include <tuple>
@@ -30,12 +30,12 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Shared memory for the columns' codes of a tile, if they do not take the place of its items.
+/// Bytes of shared memory for the columns' codes of a tile, if they do not overwrite its items.
 template <Scheme S>
 [[maybe_unused]] inline constexpr std::size_t kPiecesBytes =
     kBits<typename S::Element> == 4 ? std::size_t{kTile} * kFourBitPieces * 16 : 0;
 
-/// Blocks that a multiprocessor has registers for, so that some load while others compute.
+/// Blocks per multiprocessor that have enough registers: some load while others compute.
 template <Scheme S, class T, bool kColumnwise, Extras kExtras>
 [[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor = [] {
   if (kExtras == Extras::kOptions) return kColumnwise ? 2 : 3;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, cons
       if (kWithOptions && (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr)) {
 #pragma unroll 1
         for (int pass = first; pass < first + kPassesAtOnce; ++pass) {
-          // Loads again: an array in registers takes no variable as its index.
+          // Loads again: an array in registers cannot have a variable index.
           Items chunk[1];
           LoadChunks(args.in, place, is_plain, pass, chunk);
           const float amax = AmaxOfRowBlock<S>(chunk[0].Amax());
@@ -206,8 +206,8 @@ void LaunchTiles(const QuantizeArguments& args, Stream stream) {
       } else if (args.stochastic && !has_options) {
         return launch(&QuantizeTiles<S, T, kRowwise, kColumnwise, Extras::kStochastic>, kBytes);
       }
-      // Unlike QuantizeSquares, this kernel can give the directions of square blocks different
-      // scales, and keeps the items in shared memory for sums of columns.
+      // Only this kernel supports different scales for the directions of square blocks, and keeps
+      // the items in shared memory for sums of columns. QuantizeSquares does neither.
       const bool differ =
           kRowwise && kColumnwise && !args.rowwise.amax.IsSame(args.columnwise.amax);
       if (has_options || (kHasFourBitSquares<S> && (differ || args.strip_sums != nullptr))) {
@@ -236,7 +236,7 @@ void LaunchRows(const QuantizeArguments& args, Stream stream) {
     if (args.in.dims == 1 && (args.in.strides[0] == row_bytes || shape.rows == 1)) {
       constexpr std::size_t kOfBlock = std::size_t{kFlatChunks} * kThreads * kItems;
       QuantizeArguments flat = args;
-      // The rows need no alignment of their own.
+      // The start must be aligned; the rows need not be.
       flat.in.is_aligned = reinterpret_cast<std::uintptr_t>(args.in.data) % 16 == 0;
       flat.rowwise_is_aligned = reinterpret_cast<std::uintptr_t>(args.rowwise.codes) % 8 == 0;
       return Launch<Start::kEarly>(&QuantizeFlat<S, T>,

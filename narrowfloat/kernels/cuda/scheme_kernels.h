@@ -7,8 +7,8 @@
 
 namespace narrowfloat::cuda {
 
-/// Returns the kernels of the scheme at a position of AllSchemes. Each is defined in an object of
-/// its own, which scheme_kernels.cu is compiled to with that number.
+/// Returns the kernels of the scheme with that index in AllSchemes. scheme_kernels.cu is compiled
+/// once for each index.
 template <std::size_t kIndex>
 const SchemeKernels& KernelsOf();
 

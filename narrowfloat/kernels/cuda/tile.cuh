@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles that blocks of threads take.
+// Tiles that blocks of threads process.
 #pragma once
 
 #include "narrowfloat/kernels/cuda/items.cuh"
@@ -10,17 +10,17 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kTile = 128, kThreads = 256;
-constexpr int kItems = 8;                        // of a chunk of 8-bit codes
-constexpr int kStripRows = 32, kStripCols = 64;  // of a warp
-constexpr int kFourBitPieces = kTile / 32;       // of 16 bytes, of a line of 4-bit codes of a tile
+constexpr int kItems = 8;                        // items of a chunk of 8-bit codes
+constexpr int kStripRows = 32, kStripCols = 64;  // strip of a warp
+constexpr int kFourBitPieces = kTile / 32;       // 16-byte pieces per line of 4-bit codes of a tile
 [[maybe_unused]] constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct TileOrigin {
   std::size_t row, col;
 };
 
-// The most rows of tiles in the second dimension of a grid; further ones are in the third. One in
-// the emulation, so that its tests use the third dimension.
+// The largest number of rows of tiles in a grid's second dimension; more rows use the third. It is
+// 1 in the emulation, so that its tests use the third dimension.
 #if defined(NF_CUDA_EMULATION)
 constexpr unsigned kTilesOfGrid = 1;
 #else
@@ -42,19 +42,19 @@ dim3 GridOf(MatrixShape shape) {
               static_cast<unsigned>(CeilDiv(rows, kTilesOfGrid)));
 }
 
-/// A thread's place in its block's tile. The thread takes a chunk of items of kPasses rows, which
-/// are kRowsOfPass apart.
+/// A thread's position in its block's tile. The thread processes a chunk of items in each of
+/// kPasses rows at distances of kRowsOfPass.
 template <int kItemsOfChunk>
 struct TilePlace {
   static constexpr int kChunks = kTile / kItemsOfChunk;   // of a row
   static constexpr int kRowsOfPass = kThreads / kChunks;  // 16 or 32
   static constexpr int kPasses = kTile / kRowsOfPass;     // 8 or 4
-  static constexpr int kPassesAtOnce = kPasses / 2;       // whose loads are in flight together
+  static constexpr int kPassesAtOnce = kPasses / 2;       // passes with loads in flight together
 
   TileOrigin origin;
   int row, col;  // in the tile, of pass 0
   std::size_t col_of_tensor;
-  int items;            // of a chunk that lie in the tensor
+  int items;            // items of a chunk in the tensor
   std::size_t rows;     // of the tensor
   bool tile_is_inside;  // the whole tile lies in the tensor
 
@@ -72,30 +72,30 @@ struct TilePlace {
   __device__ __forceinline__ std::size_t Row(int pass) const {
     return origin.row + static_cast<std::size_t>(pass * kRowsOfPass + row);
   }
-  /// Returns the number of the square block of kBlock items that a pass's chunk lies in.
+  /// Returns the index of the square block of kBlock items that contains a pass's chunk.
   template <int kBlock>
   __device__ __forceinline__ int Square(int pass) const {
     return (pass * kRowsOfPass + row) / kBlock * (kTile / kBlock) + col / kBlock;
   }
-  /// Returns how many items of a pass lie in the tensor.
+  /// Returns the number of a pass's items in the tensor.
   __device__ __forceinline__ int Valid(int pass) const { return Row(pass) < rows ? items : 0; }
 };
 
-/// Returns true if a tile lies in the tensor, whose rows are aligned and a fixed distance apart.
+/// Returns true if a tile is in the tensor, and the rows are aligned and a fixed distance apart.
 template <int kItemsOfChunk>
 __device__ __forceinline__ bool IsPlain(const Rows<const std::byte>& in,
                                         const TilePlace<kItemsOfChunk>& place) {
   return place.tile_is_inside && in.is_aligned && in.dims == 1;
 }
 
-/// Loads the chunks of passes from `first` on; items outside of the tensor are 0. is_plain: as
-/// IsPlain() returns it.
+/// Loads the chunks of passes from `first` on; items outside of the tensor are 0. is_plain is the
+/// result of IsPlain().
 template <class T, int kItemsOfChunk, int kCount>
 __device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in,
                                            const TilePlace<kItemsOfChunk>& place, bool is_plain,
                                            int first, Chunk<T, kItemsOfChunk> (&chunks)[kCount]) {
   if (is_plain) {
-    // Without a branch between them, so that all loads are in flight together.
+    // No branch between the loads, so that all are in flight together.
     const auto stride = in.strides[0];
     const std::byte* from = in.data + static_cast<std::int64_t>(place.Row(first)) * stride +
                             static_cast<std::int64_t>(place.col_of_tensor * kItemSize<T>);
@@ -114,9 +114,9 @@ __device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in,
   }
 }
 
-/// Position of a 16-byte piece of a line of codes in shared memory. The same piece of 8 lines that
-/// are 2 lines apart lies in different banks, and so do the pieces of 8 threads that store them in
-/// order. With 8 pieces that holds for lines that are 8 apart too.
+/// Returns the position of a 16-byte piece of a line of codes in shared memory. Different banks
+/// hold the same piece of 8 lines that are 2 apart, and the pieces that 8 threads store in order.
+/// With 8 pieces, this also holds for lines that are 8 apart.
 template <int kPieces>
 __device__ __forceinline__ int PieceAt(int line, int piece) {
   static_assert(kPieces == 4 || kPieces == 8);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transposes 128x128 codes of 8 bits in shared memory.
 //
-// The tile is an array of 16-byte pieces, 8 per row, in the order of CodePieceAt(). Its columns are
-// read as words: a thread takes one word (4 columns) of 16 rows, transposes each 4 rows of it, and
-// so has 16 adjacent codes of 4 columns. The 8 lanes that take the same words of different rows lie
-// 16 rows apart; CodePieceAt() places their pieces in different banks. Pieces of one row, or halves
-// or words of them, lie in different banks anyway.
+// The tile is an array of 16-byte pieces, 8 per row, in the order of CodePieceAt(). Columns are
+// read as words: a thread loads one word (4 columns) of 16 rows and transposes each 4 rows of it.
+// It then has 16 adjacent codes of 4 columns. The 8 lanes that load the same word of different rows
+// are 16 rows apart; CodePieceAt() puts their pieces into different banks. Pieces of one row, or
+// halves or words of them, are in different banks anyway.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,16 +15,16 @@
 namespace narrowfloat::cuda {
 
 constexpr unsigned kCodeTile = 128;         // rows and columns
-constexpr unsigned kCodePieces = 8;         // of a row of the tile
-constexpr unsigned kCodeGroupRows = 16;     // that a thread collects
-constexpr unsigned kCodeTileThreads = 256;  // of which each collects 4 columns
+constexpr unsigned kCodePieces = 8;         // pieces of a row of the tile
+constexpr unsigned kCodeGroupRows = 16;     // rows that a thread collects
+constexpr unsigned kCodeTileThreads = 256;  // threads that each collect 4 columns
 
-/// Position in shared memory of a 16-byte piece of a row of codes.
+/// Returns the position in shared memory of a 16-byte piece of a row of codes.
 __device__ __forceinline__ unsigned CodePieceAt(unsigned row, unsigned piece) {
   return row * kCodePieces + (piece ^ row / kCodeGroupRows);
 }
 
-/// Transposes a 4x4 matrix of bytes, whose rows are words; the first byte is the lowest.
+/// Transposes a 4x4 matrix of bytes. A word is a row; the first byte is the lowest.
 __device__ __forceinline__ void TransposeFourByFour(std::uint32_t (&words)[4]) {
   const std::uint32_t low = __byte_perm(words[0], words[1], 0x5140);
   const std::uint32_t high = __byte_perm(words[0], words[1], 0x7362);
@@ -36,15 +36,15 @@ __device__ __forceinline__ void TransposeFourByFour(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high, next_high, 0x7632);
 }
 
-/// The codes that a thread takes of a transposed tile: of columns [col, col + 4) those of rows
-/// [row, row + 16). 8 adjacent threads have all rows of 4 columns.
+/// A thread's codes of a transposed tile: columns [col, col + 4) of rows [row, row + 16). 8
+/// adjacent threads have all rows of 4 columns.
 struct CodeColumns {
   unsigned row, col;
   std::uint32_t words[4][4];  // of each column, in the order of rows
 };
 
-/// Returns a thread's codes of a tile. Requires: threads [0, kCodeTileThreads), which have passed a
-/// barrier since the tile was written.
+/// Returns a thread's codes of a tile. Requires: threads [0, kCodeTileThreads), after a barrier
+/// that follows the stores of the tile.
 __device__ __forceinline__ CodeColumns CollectColumns(const uint4* tile, unsigned thread) {
   constexpr unsigned kGroups = kCodeTile / kCodeGroupRows;
   const unsigned word = thread / kGroups;

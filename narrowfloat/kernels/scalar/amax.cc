@@ -12,7 +12,7 @@ float AmaxOf(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
     const std::byte* row = in.Row(r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
       const float magnitude = Magnitude(LoadItem<T>(row, c));
-      amax = magnitude > amax ? magnitude : amax;  // false for NaN, which is thereby ignored
+      amax = magnitude > amax ? magnitude : amax;  // false for NaN, so that NaN is ignored
     }
   }
   return amax;

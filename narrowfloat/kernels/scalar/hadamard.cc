@@ -16,8 +16,8 @@ bool IsFinite(float x) {
   return Magnitude(x) <= kLargestFloat;
 }
 
-/// Returns the signed sum of a group, scaled, with infinities and NaN as IEEE addition has them, in
-/// any order.
+/// Returns the signed, scaled sum of a group. Infinities and NaN give the result of IEEE addition
+/// in any order.
 double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
   ExactSum sum;
   double special = 0.0;

@@ -38,13 +38,13 @@ NF_HD inline void StoreItem(std::byte* row, std::size_t index, float value) {
   }
 }
 
-/// Rounds to T once, from binary64 that is rounded to odd.
+/// Rounds to T once. Requires: `value` is rounded to odd in binary64.
 template <class T>
 inline void StoreOnce(std::byte* row, std::size_t index, double value) {
   StoreItem<T>(row, index, kItemSize<T> == 4 ? static_cast<float>(value) : RoundToOdd(value));
 }
 
-/// Returns make<T>() for the T of FloatTypes that `dtype` names. Requires: make has no state.
+/// Returns make<T>() for the type T of FloatTypes with that `dtype`. Requires: make has no state.
 template <class Make>
 inline auto ForType(DType dtype, Make) {
   static constexpr auto kMade = ArrayOf(FloatTypes{}, Make{});

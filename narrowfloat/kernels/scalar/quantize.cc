@@ -10,7 +10,7 @@
 namespace narrowfloat {
 namespace {
 
-/// One direction of a call: its kind of lines, and its output buffers.
+/// One direction of a call: its lines and its output buffers.
 template <Scheme S, class T, Direction kDirection>
 class DirectionQuantizer {
  public:
@@ -22,7 +22,7 @@ class DirectionQuantizer {
     if constexpr (WholeTensorScheme<S>) {
       Encode(range, args_.tensor_scale);
     } else {
-      // The scheme's block in terms of the direction's lines.
+      // The scheme's block, with lines as rows.
       for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
         const typename S::TensorState state = S::Prepare(out_.AmaxOf(line), args_.options);
         for (std::size_t pos = range.pos_begin; pos < range.pos_end; pos += S::kBlock.cols) {
@@ -73,8 +73,8 @@ class DirectionQuantizer {
     return S::ScaleBlock(amax, state);
   }
 
-  /// Adds the errors of a line in order, and lines by halves: each of the first half to that of the
-  /// second, while there are two.
+  /// Adds the errors of a line in order, then lines pairwise: each line of the first half to one of
+  /// the second, until one is left.
   float ErrorOf(const typename S::TensorState& state, const LineRange& block,
                 const BlockScale& scale) const {
     using F = typename S::Element;
@@ -128,7 +128,7 @@ void RunDirections(const QuantizeArgs& args) noexcept {
     DirectionQuantizer<S, T, Direction::kColumnwise>(args, args.columnwise).Run();
 }
 
-/// Quantizes the transform of each group of rows, of some columns at a time.
+/// Quantizes the Hadamard transform of each group of rows, for some columns at a time.
 template <Scheme S, class T>
 void RunTransformed(const QuantizeArgs& args) noexcept {
   constexpr std::size_t kCols = 64, kStride = kCols * kItemSize<T>;
@@ -141,7 +141,7 @@ void RunTransformed(const QuantizeArgs& args) noexcept {
       group.tile = {row, row + kHadamardSize, col, std::min(col + kCols, tile.col_end)};
       ScalarKernels().Hadamard(args.dtype, args.in, group.tile, *args.sign_mask,
                                {items, std::ptrdiff_t{kStride}});
-      // Rows and columns count from the tensor's corner.
+      // Rows and columns are indexed from the tensor's corner.
       group.in = {items - row * kStride - col * kItemSize<T>, std::ptrdiff_t{kStride}};
       RunDirections<S, T>(group);
     }

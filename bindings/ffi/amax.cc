@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// te_rht_amax_ffi, and the handlers that compute scales from amaxes. XLA's own code flushes
-// subnormals, and its maximum keeps NaN, so it cannot compute either.
+// te_rht_amax_ffi, and the handlers that compute scales from amaxes. XLA cannot compute these: its
+// own code flushes subnormals, and its maximum keeps NaN.
 #include "narrowfloat/ops/amax.h"
 
 #include <fmt/format.h>
@@ -103,7 +103,7 @@ auto BindAmax() {
 auto BindScaleFromAmax() {
   return ffi::Ffi::Bind()
       .Arg<ffi::AnyBuffer>()  // amax
-      .Arg<ffi::AnyBuffer>()  // scale so far
+      .Arg<ffi::AnyBuffer>()  // old scale
       .Ret<ffi::AnyBuffer>()  // scale
       .Attr<float>("fp8_max")
       .Attr<float>("margin");
@@ -111,7 +111,7 @@ auto BindScaleFromAmax() {
 auto BindUpdateDelayedScale() {
   return ffi::Ffi::Bind()
       .Arg<ffi::AnyBuffer>()  // amax_history
-      .Arg<ffi::AnyBuffer>()  // scale so far
+      .Arg<ffi::AnyBuffer>()  // old scale
       .Arg<ffi::AnyBuffer>()  // the newest amax
       .Ret<ffi::AnyBuffer>()  // amax_history
       .Ret<ffi::AnyBuffer>()  // scale

@@ -104,7 +104,7 @@ MatrixShape SplitShape(const char* verb, const Shape& shape, std::int64_t flatte
         fmt::format("{}: flatten_axis must split the dimensions in two, got {} for shape {}", verb,
                     flatten_axis, ShapeText(shape)));
   }
-  FlattenShape(shape);  // throws if the shape is too large for memory
+  FlattenShape(shape);  // throws if the shape has too many elements
   const auto product = [](auto begin, auto end) {
     return static_cast<std::size_t>(
         std::accumulate(begin, end, std::int64_t{1}, std::multiplies<>()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that JAX and the handlers exchange beside buffers, and their meaning here.
+// Values that JAX and the handlers exchange besides buffers, and their meaning here.
 // Does not depend on XLA, so that tracing calls the same functions as the handlers.
 #pragma once
 
@@ -65,7 +65,7 @@ struct QuantizeAttributes {
 };
 
 /// Returns the spec of the attributes and the codes' element format; does not set the numbers that
-/// are in buffers (scale, amax, seed, ...).
+/// are operands (scale, amax, seed, ...).
 /// Errors: InvalidArgument if a value is not in its enumeration or options exclude each other.
 QuantSpec MakeSpec(const char* verb, const QuantizeAttributes& attributes,
                    std::string_view element);
@@ -73,7 +73,7 @@ QuantSpec MakeSpec(const char* verb, const QuantizeAttributes& attributes,
 /// Returns the dtype of a scheme's stored scales: "float32", "float8_e8m0fnu" or "float8_e4m3fn".
 std::string_view ScaleDType(const SchemeInfo& scheme);
 
-/// Returns the rows and columns of a tensor whose dimensions from `flatten_axis` on are columns.
+/// Returns the rows and columns of a tensor. Columns are the dimensions from `flatten_axis` on.
 /// Negative axes count from the end. Errors: InvalidArgument unless 0 < flatten_axis < rank.
 MatrixShape SplitShape(const char* verb, const Shape& shape, std::int64_t flatten_axis);
 
@@ -97,9 +97,9 @@ struct WorkspaceSize {
   CoreDType dtype;
 };
 
-/// Returns the best workspace of a quantize with dbias: partial sums of the columns, fp32. A
+/// Returns the best workspace of a quantization with dbias: partial sums of the columns, fp32. A
 /// smaller one is allowed. Types, mode and layout do not change it.
-/// Source: TransformerEngine jax/csrc, the function of that name.
+/// Source: TransformerEngine jax/csrc, the function with the same name.
 __attribute__((visibility("default"))) WorkspaceSize GetDBiasQuantizeWorkspaceSizes(
     std::size_t batch_size, std::size_t hidden_size, CoreDType in_dtype, CoreDType out_dtype,
     CoreDType scale_dtype, JAXX_Scaling_Mode scaling_mode, JAXX_Quantize_Layout q_layout);

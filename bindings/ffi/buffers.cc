@@ -138,7 +138,7 @@ std::byte* Codes(BufferName what, const ffi::AnyBuffer& buffer, const SchemeInfo
 }
 
 void CheckScaleDType(BufferName what, const ffi::AnyBuffer& buffer, const SchemeInfo& scheme) {
-  // E8M0 codes may have type uint8, as in programs older than JAX's dtype for them.
+  // E8M0 codes may have type uint8: older programs use it, because JAX had no dtype for them.
   const bool bytes = scheme.layout.scale_type == ScaleType::kE8M0;
   if (!bytes || buffer.element_type() != ffi::U8) CheckDTypeName(what, buffer, ScaleDType(scheme));
 }

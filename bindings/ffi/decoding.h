@@ -14,11 +14,11 @@ XLA_FFI_REGISTER_ENUM_ATTR_DECODING(JAXX_Quantize_Layout);
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, __VA_ARGS__)
 
-/// Exports a handler for each platform that the library is built for. `binding` has all but the
-/// platform, which is the last argument of `function`. Further arguments are traits on CUDA.
+/// Exports a handler for each platform of the build. `binding` has all arguments but the platform,
+/// which is the last argument of `function`. Further arguments of the macro are traits on CUDA.
 ///
-/// Calls that allocate memory have no trait: XLA records a call with one in a graph that becomes a
-/// part of another, and CUDA refuses such a graph if it allocates.
+/// Calls that allocate memory have no trait: XLA records a call with a trait in a graph that
+/// becomes a part of another graph, and CUDA rejects such a graph if it allocates.
 #ifdef NF_CUDA
 #define NF_EXPORT_HANDLERS(symbol, function, binding, ...)                             \
   NF_EXPORT_HANDLER(symbol, function, (binding).Ctx<::narrowfloat::xla_ffi::OnCpu>()); \

@@ -21,7 +21,7 @@ constexpr const char* kVerb = "dequantize";
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// Binds codes, scales and amaxes of the spec's one direction; leaves other buffers absent.
+/// Binds codes, scales and amaxes of the spec's one direction. Other buffers stay absent.
 ConstQuantizedView BindOperands(const QuantSpec& spec, MatrixShape matrix,
                                 const ffi::AnyBuffer& data, const ffi::AnyBuffer& scale_inv,
                                 const ffi::AnyBuffer& amax, Device device) {

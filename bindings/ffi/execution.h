@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a handler on XLA's threads or stream, with errors as XLA's.
+// Runs a handler on XLA's threads or stream, and converts errors to XLA's.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace narrowfloat::xla_ffi {
 namespace ffi = ::xla::ffi;
 
 /// Adapts XLA's pool to the core's interface. The calling thread works too and the pool's threads
-/// only help, so that a busy pool delays a call but never blocks it. An exception of a task is
-/// rethrown to the caller after all tasks; the core sets the floating-point environment.
+/// only help, so that a busy pool delays a call but never blocks it. The first exception of a task
+/// is rethrown to the caller after all tasks. The core sets the floating-point environment.
 class XlaThreadPool final : public ThreadPool {
  public:
   explicit XlaThreadPool(ffi::ThreadPool& pool) : pool_(pool) {}
@@ -52,8 +52,8 @@ ffi::Error Guard(Body&& body) noexcept {
   }
 }
 
-/// Runs body(execution) on the threads of the handler's context, with subnormals kept: XLA's own
-/// setting flushes them, in comparisons too.
+/// Runs body(execution) on the threads of the handler's context, with subnormals kept: XLA's
+/// setting flushes them, also in comparisons.
 template <class Body>
 ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
   return Guard([&] {
@@ -64,7 +64,7 @@ ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
 }
 
 /// Runs body(execution) on the platform's threads, or on its stream. On a stream the call returns
-/// before its work is done, and later errors of the device are XLA's to report.
+/// before its work is done; XLA reports later errors of the device.
 template <class Body>
 ffi::Error RunOn(Platform& platform, Body&& body) noexcept {
   if (platform.threads) return RunOn(*platform.threads, std::forward<Body>(body));

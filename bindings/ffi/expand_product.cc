@@ -18,7 +18,7 @@ namespace {
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// Writes the items; zeros if there is no plan.
+/// Writes the operand's items; zeros if `operand` is null, because there is no plan.
 void WriteItems(BufferName what, ffi::AnyBuffer& items, std::size_t count,
                 const OperandExpansion* operand, const CallExecution& execution) {
   CheckDType(what, items, ffi::BF16);

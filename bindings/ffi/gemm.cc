@@ -21,7 +21,7 @@ namespace {
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// Returns the sizes of the groups; without groups, one size of 0, which no operand refers to.
+/// Returns the sizes of the groups; without groups, one size of 0, which no operand uses.
 std::vector<std::int64_t> SizesOf(const ffi::AnyBuffer& group_sizes) {
   if (group_sizes.element_count() == 0) return {0};
   CheckDType({kGemmVerb, "group_sizes"}, group_sizes, ffi::S32);
@@ -35,7 +35,7 @@ std::vector<std::int64_t> SizesOf(const ffi::AnyBuffer& group_sizes) {
   return sizes;
 }
 
-/// Parts of the output and of the bias, one per group, adjacent.
+/// The parts of the output and of the bias, one per group; the parts are adjacent.
 struct Results {
   std::vector<TensorView> outs;
   std::vector<ConstTensorView> biases;
@@ -120,7 +120,7 @@ auto Bind() {
           .Arg<ffi::AnyBuffer>()    // rhs_scale_inv
           .Arg<ffi::AnyBuffer>()    // rhs_amax
           .Arg<ffi::AnyBuffer>()    // bias; an empty buffer means no bias
-          .Arg<ffi::AnyBuffer>()    // group_sizes, of no items where there are no groups
+          .Arg<ffi::AnyBuffer>()    // group_sizes; without items if there are no groups
           .Ret<ffi::AnyBuffer>());  // output
 }
 

@@ -17,7 +17,7 @@ InvalidArgument Mismatch(const char* name, std::size_t count, const ffi::AnyBuff
                                      count, ShapeText(ShapeOf(buffer))));
 }
 
-/// Takes the next `count` items of a buffer. Errors: InvalidArgument if there are fewer.
+/// Consumes `count` items of a buffer; returns the first one's index. Errors: InvalidArgument.
 std::size_t Advance(const char* name, const ffi::AnyBuffer& buffer, std::size_t& used,
                     std::size_t items, std::size_t count) {
   if (count > items - used) throw Mismatch(name, used + count, buffer);

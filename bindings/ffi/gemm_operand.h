@@ -25,9 +25,9 @@ struct OperandNames {
 inline constexpr OperandNames kLhsNames{"lhs", "scale_inv of lhs", "amax of lhs"};
 inline constexpr OperandNames kRhsNames{"rhs", "scale_inv of rhs", "amax of rhs"};
 
-/// An operand: matrices of codes, one per group, adjacent in memory.
-/// rows, cols: of each matrix; -1 is the size of the group. is_turned: columnwise codes are stored
-/// as rows, where the scheme stores them transposed.
+/// An operand: matrices of codes, one per group, adjacent in memory. `rows` and `cols` are the
+/// sizes of each matrix; -1 is the size of the group. If `is_turned`, columnwise codes are stored
+/// as rows although the scheme stores them transposed.
 struct Operand {
   OperandNames names;
   ffi::AnyBuffer data, scale_inv, amax;
@@ -53,24 +53,24 @@ auto WithOperandAttributes(Binding binding) {
       .template Attr<bool>("rhs_turned");
 }
 
-/// Returns the spec of that text. Errors: InvalidArgument unless it has exactly one direction.
+/// Parses a spec. Errors: InvalidArgument unless it has exactly one direction.
 QuantSpec SpecOfOneDirection(std::string_view text);
 
-/// Returns the layout of a product that reads these directions. Errors: InvalidArgument for columns
-/// of lhs with rows of rhs.
+/// Returns the layout of a product that reads these directions. Errors: InvalidArgument if lhs is
+/// columnwise and rhs rowwise.
 GemmLayout LayoutOf(const Operand& lhs, const Operand& rhs);
 
-/// The groups' buffers, to be taken one group after another.
+/// The groups' buffers, read one group after another.
 class OperandBuffers {
  public:
   /// Errors: InvalidArgument for codes or scales of a wrong type, or codes that cannot be turned.
   OperandBuffers(const Operand& operand, std::size_t groups, const Execution& execution);
 
-  /// Returns the matrix of group `group`, whose size is `size`. Requires: groups in order.
-  /// Errors: InvalidArgument if the buffers are too short for it.
+  /// Returns the matrix of group `group` with size `size`. Requires: calls in the order of groups.
+  /// Errors: InvalidArgument if the buffers have too few items.
   ConstQuantizedView Take(std::size_t group, std::int64_t size);
 
-  /// Checks the end. Errors: InvalidArgument if codes are left, or scales although not grouped.
+  /// Checks the ends. Errors: InvalidArgument if codes remain, or scales remain without groups.
   void CheckAllTaken(bool is_grouped) const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // te_grouped_quantize_ffi and te_grouped_quantize_v2_ffi: quantizes groups of rows independently.
-// Sizes of groups decide the shapes of the views, so the host reads them: on CUDA a call waits for
-// the stream, as TransformerEngine's does.
+// The host reads the groups' sizes, because the shapes of the views depend on them. On CUDA a call
+// therefore waits for the stream, as TransformerEngine's does.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct DirectionResults {
   std::size_t used_scales = 0;
 };
 
-/// Memory for the scalars of all groups that the core expects in buffers. Those of scale_inv are in
-/// the order of the result: first the groups that have rows.
+/// Memory for the scalars of all groups that the core stores in buffers. scale_inv has the order of
+/// the result: first the groups that have rows.
 struct GroupScalars {
   GroupScalars(const CallExecution& execution, std::size_t count)
       : floats(execution, 4 * count),
@@ -54,7 +54,7 @@ std::vector<Item> ItemsOnHost(const CallExecution& execution, const void* items,
   return host;
 }
 
-/// Returns the rows of each group. Sizes count rows if they add up to them, else slices of axis 0.
+/// Returns the groups' rows: the sizes if their sum is the matrix's rows, else slices of axis 0.
 std::vector<std::int64_t> RowsOfGroups(const CallExecution& execution, const ffi::AnyBuffer& sizes,
                                        const Shape& shape, MatrixShape matrix) {
   CheckDType({kVerb, "group_sizes"}, sizes, ffi::S32);
@@ -69,8 +69,8 @@ std::vector<std::int64_t> RowsOfGroups(const CallExecution& execution, const ffi
   return rows;
 }
 
-/// Checks the sum of the groups' rows. Errors: InvalidArgument if it is not the input's rows; with
-/// `at_most`, if it is larger.
+/// Checks and returns the sum of the groups' rows. Errors: InvalidArgument if it is not the input's
+/// number of rows; with `at_most`, if it is larger.
 std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix, bool at_most) {
   std::int64_t sum = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
@@ -140,8 +140,8 @@ class Groups {
     return views;
   }
 
-  /// Zeroes what no group has written, and stores scales of whole groups: those
-  /// of groups with rows first, as the grouped GEMMs read them.
+  /// Zeroes the items that no group has written, and stores the groups' one-per-tensor scales,
+  /// first those of groups with rows: the grouped GEMMs read this order.
   void Finish(const std::vector<std::int64_t>& rows, std::size_t used_rows,
               const GroupScalars& scalars) {
     for (DirectionResults* out : {&rowwise_, &columnwise_}) {
@@ -179,7 +179,7 @@ class Groups {
       case Role::kScale:
         return bytes(scalars.scale + group);
       case Role::kAmaxColumnwise:
-        // One amax serves both directions, unless each direction has its own.
+        // Both directions share one amax, unless each direction has its own.
         if (HasAmaxPerDirection()) return bytes(scalars.amax_columnwise + group);
         break;
       case Role::kAmaxRowwise:
@@ -209,7 +209,7 @@ struct GroupedCall {
   bool at_most;  // the groups may have fewer rows than the input
 };
 
-/// Returns the groups' rows.
+/// Quantizes the groups and returns their rows.
 std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const CallExecution& execution) {
   const Shape shape = ShapeOf(call.input);
   const MatrixShape matrix = SplitShape(kVerb, shape, call.flatten_axis);
@@ -274,7 +274,7 @@ ffi::Error GroupedQuantizeFFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
   });
 }
 
-/// Stores the groups' row counts, then the elements where each begins and where the last one ends.
+/// Stores the groups' numbers of rows, then each group's first element, and the end of the last.
 void StoreOffsets(const CallExecution& execution, ffi::AnyBuffer& workspace,
                   const std::vector<std::int64_t>& rows, std::size_t cols) {
   std::vector<std::int64_t> words(rows);

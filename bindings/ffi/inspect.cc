@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kVerb = "inspect";
 
-/// Statistics of an array, as the files and the line on stdout show them.
+/// Statistics of an array, as in the files and in the line on stdout.
 struct Inspected {
   std::string_view name;
   std::int32_t device;
@@ -32,7 +32,7 @@ struct Inspected {
   float min, max, mean, std;
 };
 
-/// Replaces characters that file names should not have, separators of folders among them.
+/// Replaces characters that are unsafe in file names, such as folder separators.
 std::string FileNamePart(std::string_view name) {
   const auto is_kept = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -65,7 +65,7 @@ std::string JsonNumber(float value) {
   return fmt::format("{:g}", value);
 }
 
-/// Errors: IoError.
+/// Writes a file. Errors: IoError.
 void WriteFile(const std::string& path, std::string_view bytes) {
   std::ofstream file(path, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

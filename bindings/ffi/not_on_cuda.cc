@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handlers of CUDA for the targets that only the CPU has: their message says so, XLA's does not.
+// CUDA handlers of targets that only the CPU has. Their message says so; XLA's own does not.
 #include <string>
 
 #include "bindings/ffi/decoding.h"

@@ -13,7 +13,7 @@ namespace {
 constexpr bool kHasCuda = true;
 #else
 constexpr bool kHasCuda =
-    false;  // functions called under `if constexpr (kHasCuda)` are not linked then
+    false;  // functions called only under `if constexpr (kHasCuda)` are then not linked
 #endif
 
 void RunHere(const RaiseAmaxStep& step) {
@@ -69,7 +69,7 @@ void CopyToHost(const CallExecution& execution, void* to, const void* from, std:
 }
 
 void CopyFromHost(const CallExecution& execution, void* to, const void* from, std::size_t bytes) {
-  // CUDA copies memory that is not pinned to memory of its own before it returns.
+  // Before it returns, CUDA copies memory that is not pinned to its own memory.
   CopyBytes(execution, to, from, bytes);
 }
 

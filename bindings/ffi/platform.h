@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XLA's platforms. A handler that quantizes has one body for all of them, which gets a Platform.
+// XLA's platforms. A quantizing handler has one body for all of them, with a Platform argument.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +27,18 @@ struct Platform {
 struct OnCpu {};
 struct OnCuda {};
 
-/// How the verbs run in a call, and the device of its buffers.
+/// The execution of a call's verbs, and the device of its buffers.
 struct CallExecution : Execution {
   Device device = Device::kCpu;
 
   bool IsOnCpu() const { return device == Device::kCpu; }
 };
 
-/// Copies bytes in the memory of the device, in the order of its work; `to` may be `from`.
+/// Copies bytes in the device's memory, in the order of the device's work; `to` may be `from`.
 void CopyBytes(const CallExecution& execution, void* to, const void* from, std::size_t bytes);
 void ZeroBytes(const CallExecution& execution, void* to, std::size_t bytes);
 
-/// Copies bytes from the memory of the device, or to it. The first waits for the device's work.
+/// Copies bytes from the device's memory, or to it. CopyToHost waits for the device's work.
 void CopyToHost(const CallExecution& execution, void* to, const void* from, std::size_t bytes);
 void CopyFromHost(const CallExecution& execution, void* to, const void* from, std::size_t bytes);
 
@@ -47,7 +47,7 @@ void Run(const CallExecution& execution, const RaiseAmaxStep& step);
 void Run(const CallExecution& execution, const ScaleFromAmaxStep& step);
 void Run(const CallExecution& execution, const DelayedScaleStep& step);
 
-/// Floats in the memory of the device, zero at first, for the time of a call.
+/// Floats in the device's memory, initially zero, for the duration of a call.
 class ScratchFloats {
  public:
   ScratchFloats(const CallExecution& execution, std::size_t count);

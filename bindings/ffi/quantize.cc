@@ -31,10 +31,10 @@ struct Results {
       workspace;
 };
 
-/// Returns the signs of a matrix diag(signs) H / 4, whose first column is the signs / 4. A matrix
-/// without items stands for TransformerEngine's. The signs of others are read on the host, for
-/// which a call on CUDA waits for its stream.
-/// Errors: InvalidArgument if it is not such a matrix.
+/// Returns the sign mask of a matrix diag(signs) H / 4; its first column is the signs / 4. A matrix
+/// without items means TransformerEngine's signs. Reads other matrices on the host, so that a call
+/// on CUDA waits for its stream.
+/// Errors: InvalidArgument for any other matrix.
 std::uint64_t SignMaskOf(const CallExecution& execution, const ffi::AnyBuffer& matrix) {
   constexpr BufferName kName{kVerb, "rht_matrix"};
   CheckDType(kName, matrix, ffi::BF16);
@@ -59,7 +59,7 @@ std::uint64_t SignMaskOf(const CallExecution& execution, const ffi::AnyBuffer& m
   return mask;
 }
 
-/// Returns the two words of the generator.
+/// Returns the address of the generator's seed and offset.
 const void* RandomState(const ffi::AnyBuffer& state) {
   constexpr BufferName kName{kVerb, "sr_rng_state"};
   CheckDType(kName, state, ffi::U32);
@@ -72,7 +72,7 @@ struct UsedOperands {
   const float *scale = nullptr, *amax = nullptr, *post_rht_amax = nullptr;
   const void* random = nullptr;
 };
-/// Returns those addresses. Errors: InvalidArgument if an operand has another dtype or size.
+/// Returns the used operands. Errors: InvalidArgument if an operand has another dtype or size.
 UsedOperands CheckOperands(const Operands& in, const QuantSpec& spec) {
   UsedOperands used;
   const AmaxBuffers amax = spec.scheme->layout.amax;
@@ -100,7 +100,7 @@ void ReadOnCpu(const Operands& in, QuantSpec& spec) {
   spec.offset = words[1];
 }
 
-/// Binds the operands to the execution: the device reads them.
+/// Binds the operands' addresses to the execution, from which the device reads them.
 void BindOnCuda(const Operands& in, const QuantSpec& spec, CallExecution& execution) {
   const UsedOperands used = CheckOperands(in, spec);
   execution.scale = used.scale;
@@ -109,11 +109,11 @@ void BindOnCuda(const Operands& in, const QuantSpec& spec, CallExecution& execut
   execution.random = static_cast<const std::uint64_t*>(used.random);
 }
 
-/// Scalars that the core expects in buffers and XLA passes as operands, or not at all.
+/// Scalars that the core stores in buffers and XLA passes as operands, or does not pass.
 constexpr std::size_t kScale = 0, kAmaxRowwise = 1, kAmaxColumnwise = 2, kScaleInv = 3,
                       kScalars = 4;
 
-/// Returns memory for a scale of the whole tensor: that of a result, unless none has room for it.
+/// Returns memory for a scale of the whole tensor: in a result, or else in `scalars`.
 float* TensorScaleOf(Results& out, const ScratchFloats& scalars) {
   for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
     ffi::AnyBuffer& buffer = **result;
@@ -123,7 +123,7 @@ float* TensorScaleOf(Results& out, const ScratchFloats& scalars) {
   return scalars.data() + kScaleInv;
 }
 
-/// Binds the planned buffers to results, and what is no result to `scalars`.
+/// Binds the planned buffers to results, and buffers that are not results to `scalars`.
 QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& out,
                           const ScratchFloats& scalars, Device device) {
   const SchemeInfo& scheme = *spec.scheme;
@@ -159,7 +159,7 @@ QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& ou
   return BindBuffers<QuantizedView>(spec, shape, bytes_of, device);
 }
 
-/// Writes the one scale to both results, whichever direction is present.
+/// Writes the tensor's one scale to both results, even if only one direction is present.
 void StoreTensorScale(const CallExecution& execution, const SchemeInfo& scheme,
                       const ScratchFloats& scalars, Results& out) {
   if (scheme.layout.lines_per_scale != 0) return;

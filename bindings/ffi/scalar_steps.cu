@@ -23,8 +23,8 @@ __global__ void ScaleItems(ScaleFromAmaxStep step) {
   }
 }
 
-/// One block. The order of the amaxes does not change the scale: LargerAmax ignores NaN, and no
-/// scale follows an amax of either zero.
+/// Runs the step in one block. The order of the amaxes does not change the scale: LargerAmax
+/// ignores NaN, and neither +0 nor -0 gives a new scale.
 __global__ void RollHistory(DelayedScaleStep step) {
   __shared__ float largest[kThreads];
   const float newest = *step.newest;
@@ -57,7 +57,7 @@ void RunOnCuda(const RaiseAmaxStep& step, void* stream) {
 }
 
 void RunOnCuda(const ScaleFromAmaxStep& step, void* stream) {
-  // One block also for no items: XLA refuses to record a call without a launch.
+  // Launches a block even for no items: XLA rejects the recording of a call without a launch.
   const std::size_t blocks = std::clamp<std::size_t>((step.count + kThreads - 1) / kThreads, 1, 64);
   cuda::Launch(&ScaleItems, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, step);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps on a few floats of a call, as data that host and device read.
+// Steps on a few floats of a call, as structs that host and device read.
 #pragma once
 
 #include <cstddef>
 
 namespace narrowfloat::xla_ffi {
 
-/// Writes the larger of both to `amax`; a NaN in `measured` is ignored.
+/// Writes the larger of both amaxes to `amax`; ignores a NaN in `measured`.
 struct RaiseAmaxStep {
   float* amax;
   const float* measured;

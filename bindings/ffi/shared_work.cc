@@ -11,8 +11,8 @@
 namespace narrowfloat::xla_ffi {
 namespace {
 
-/// State shared by the caller and its helpers; the last of them frees it. `task` is valid only
-/// while the caller waits.
+/// State shared by the caller and its helpers; the last owner frees it. `task` is valid only until
+/// the caller's Wait() returns.
 class Work {
  public:
   Work(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& task)
@@ -23,7 +23,7 @@ class Work {
     }
   }
 
-  /// Runs its own share in order, then takes tasks of the others' shares.
+  /// Runs the thread's own share in order, then remaining tasks of other shares.
   void Run() noexcept {
     const std::size_t first = arrived_.fetch_add(1);
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -37,7 +37,7 @@ class Work {
   }
 
  private:
-  /// Adjacent tasks: a kernel prefetches the next tile of its thread.
+  /// A range of adjacent tasks: a kernel prefetches the next tile of its thread.
   struct Share {
     std::atomic<std::size_t> next;
     std::size_t end;
@@ -74,7 +74,7 @@ void RunShared(std::size_t count, std::size_t assistants,
   const auto work = std::make_shared<Work>(count, assistants + 1, task);
   try {
     for (std::size_t i = 0; i < assistants; ++i) schedule([work] { work->Run(); });
-  } catch (...) {  // the caller does what no helper does; those before may run already
+  } catch (...) {  // the caller runs the tasks of missing helpers; scheduled ones may already run
   }
   work->Run();
   work->Wait();

@@ -55,8 +55,8 @@ void ViewBuffer(ArrayView& array, DType dtype) {
   array.writable = buffer.readonly == 0;
 }
 
-/// Views a NumPy array. Reads the type from the dtype: NumPy gives no *format* for bfloat16, but
-/// exports the memory. Errors: TypeError for another dtype.
+/// Views a NumPy array. Reads the type from the dtype: NumPy exports the memory of bfloat16 arrays,
+/// but without a *format*. Errors: TypeError for another dtype.
 bool ViewNumPy(const Argument& argument, nb::handle object, ArrayView& array) {
   const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
   if (!dtype.is_valid()) nb::raise_python_error();
@@ -91,15 +91,15 @@ void ViewTensor(const Argument& argument, ArrayView& array) {
   }
 }
 
-/// Returns true for a PyTorch tensor whose values are the negated ones of its memory, as those of
-/// the imaginary part of a conjugate are. DLPack does not say so.
+/// Returns true for a PyTorch tensor with values that are the negated values of its memory, such as
+/// the imaginary part of a conjugate. DLPack does not have this information.
 bool IsNegated(nb::handle object) {
   const nb::object is_neg = nb::getattr(object, "is_neg", nb::object(nb::none()));
   return PyCallable_Check(is_neg.ptr()) != 0 && is_neg().is(nb::handle(Py_True));
 }
 
-/// Views objects without the buffer protocol: tensors of frameworks, none of which is imported. A
-/// negated tensor is copied and cannot be written.
+/// Views objects without the buffer protocol: tensors of frameworks, which are not imported. Copies
+/// a negated tensor; it is not writable.
 bool ViewDlpack(const Argument& argument, nb::handle object, ArrayView& array) {
   if (IsNegated(object)) {
     const bool held = ViewDlpack(argument, object.attr("resolve_neg")(), array);
@@ -161,7 +161,7 @@ bool AcquiredBuffer::Acquire(nb::handle object, int flags) {
 }
 
 ArrayView ViewArray(const Argument& argument, nb::handle object) {
-  // A NumPy scalar counts as an array without dimensions; one of bfloat16 exports no buffer.
+  // A NumPy scalar counts as an array without dimensions. A bfloat16 scalar exports no buffer.
   if (nb::isinstance(object, Np().scalar_type)) return ViewArray(argument, Np().asarray(object));
   if (IsMasked(object)) {
     throw nb::type_error(fmt::format("{}: {} must not be a masked array, whose mask would be "
@@ -221,7 +221,7 @@ nb::object AsNumPyArray(const Argument& argument, nb::handle object) {
   }
   ArrayView array;
   if (!ViewDlpack(argument, object, array)) ThrowNoArray(argument, object);
-  // NumPy's DLPack does not support bfloat16: the items are passed as integers of their size.
+  // NumPy's DLPack does not support bfloat16: passes the items as integers of the same size.
   const std::size_t rank = array.view.shape.size(), item = ItemSize(array.view.dtype);
   std::vector<std::size_t> shape(array.view.shape.begin(), array.view.shape.end());
   std::vector<std::int64_t> strides;

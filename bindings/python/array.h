@@ -35,34 +35,34 @@ class AcquiredBuffer {
 struct ArrayView {
   TensorView view;
   bool writable = false;
-  AcquiredBuffer buffer;       // keeps the memory alive, or
-  nb::ndarray<nb::ro> tensor;  // does so
+  AcquiredBuffer buffer;       // keeps the memory alive, if set
+  nb::ndarray<nb::ro> tensor;  // keeps the memory alive, if set
 
   ConstTensorView Input() const { return view; }
 };
 
-/// Names an argument of a call, and the types it may have, in messages.
+/// Name of an argument of a call, and of the types that it accepts, for messages.
 struct Argument {
   const char* verb;
   std::string_view name, types;
 };
 
-/// Returns the DType of a DLPack type; nothing if it has none.
+/// Returns the DType of a DLPack type; nullopt if there is none.
 std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype);
 
-/// Returns a view of a NumPy array, or of a CPU object with the buffer or DLPack protocol, with one
-/// of our types and any strides. Copies nothing. Errors: TypeError for any other object.
+/// Returns a view of a NumPy array, or of a CPU object with the buffer or DLPack protocol, with a
+/// type of DType and any strides. Copies nothing. Errors: TypeError for any other object.
 ArrayView ViewArray(const Argument& argument, nb::handle object);
 
 /// Returns a view of an array of one type. Errors: TypeError if `object` is not an array of that
 /// type.
 ArrayView ViewArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
 
-/// Returns a view of an array of a float type; of a copy if its rows are not contiguous. Errors:
+/// Returns a view of an array of a float type, or of a copy if its rows are not contiguous. Errors:
 /// TypeError for another object or type.
 ArrayView ViewInput(const char* verb, nb::handle object, std::string_view name = "x");
 
-/// Returns a view of a result, which must have that `dtype` and `shape`.
+/// Returns a view of a result of that `dtype` and `shape`.
 /// Errors: TypeError if `object` is not an array; ValueError if it is not writable, not
 /// C-contiguous, or differs in dtype or shape.
 ArrayView ViewOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,

@@ -40,8 +40,8 @@
 namespace narrowfloat::python {
 namespace {
 
-/// NumPy's or ml_dtypes' name of each type of a file, in the order of io::FileDType; empty: NumPy
-/// has no such type, and the tensor's bytes are used.
+/// NumPy's or ml_dtypes' name of each file type, in the order of io::FileDType. An empty name means
+/// that NumPy has no such type; the tensor is then an array of bytes.
 constexpr auto kNumPyNames = std::to_array<const char*>({
     "bool",
     "",
@@ -73,8 +73,8 @@ nb::object NumPyType(io::FileDType dtype) {
   return *name == '\0' ? DTypeObject(DType::kUInt8) : Np().dtype(name);
 }
 
-/// Returns the shape in NumPy: packed elements are counted in bytes, along the last dimension if
-/// that is a whole number of bytes.
+/// Returns the shape in NumPy. Counts packed elements in bytes: along the last dimension if it
+/// fills whole bytes, else as a flat array.
 Shape NumPyShape(const io::TensorEntry& entry) {
   if (*kNumPyNames[static_cast<std::size_t>(entry.dtype)] != '\0') return entry.shape;
   const auto bits = static_cast<std::int64_t>(io::Info(entry.dtype).bits);
@@ -118,12 +118,12 @@ nb::object ReadQuantized(const io::TensorLocation& location) {
 
 constexpr const char* kAnyConvention = "auto";
 
-/// Movable only: nanobind must be told so.
+/// An open checkpoint. The deleted copy constructor tells nanobind that the type is movable only.
 struct OpenCheckpoint {
   io::Checkpoint files;
   DType dtype = DType::kFloat32;  // of the model's float tensors
 
-  /// Groups weights of other conventions if `from` names one, or "auto".
+  /// Opens a checkpoint; reads the weights of the convention `from`, or of any one with "auto".
   OpenCheckpoint(const std::filesystem::path& path, const std::optional<std::string>& from)
       : files(Open(path)) {
     if (!from) return;
@@ -161,7 +161,7 @@ std::vector<std::vector<std::byte>> ReadEntries(const io::TensorLocation& locati
   return bytes;
 }
 
-/// Returns a weight of another convention as a tensor of this library.
+/// Returns a weight of another convention as a QuantizedTensor.
 nb::object ReadForeign(const io::TensorLocation& location, DType dtype) {
   const io::StoredTensor& weight = *location.tensor;
   const QuantSpec spec = io::NeedOwnSpec("load", weight);
@@ -242,20 +242,20 @@ void AddTensor(Outgoing& outgoing, const std::string& name, const QuantizedTenso
   outgoing.tensors.push_back(std::move(held));
 }
 
-/// A weight in another convention: its entries, and the bytes of all but the codes.
+/// A weight in another convention: its entries, its codes, and the bytes of the other entries.
 struct WrittenWeight {
   std::vector<io::TensorEntry> entries;
   std::span<const std::byte> codes;
   std::vector<std::vector<std::byte>> scales;
 };
 
-/// Requires: `held` views `tensor` and outlives the result.
+/// Converts a weight. Requires: `held` views `tensor` and outlives the result.
 WrittenWeight WriteWeight(const io::ConventionWriter& writer, const std::string& name,
                           const QuantizedTensor& tensor, const TensorMemory& held) {
   const io::StoredTensor stored = io::AsStored({name, tensor.spec, tensor.shape, tensor.dtype});
   std::vector<std::span<const std::byte>> input;
   for (const BufferPlan& buffer : stored.plan) {
-    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be absent.
+    // Buffers that only quantization needs (scale, amax of per-tensor FP8) may be absent.
     const std::byte* data = held.view[buffer.role].data;
     input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
   }
@@ -320,7 +320,7 @@ std::set<std::string> SpecsOf(const nb::object& tensors) {
   return specs;
 }
 
-/// Returns a writer that knows every weight, so that all get one format.
+/// Returns a writer with all weights added, so that all get one format.
 io::ConventionWriter MakeWriter(const std::string& convention, const nb::object& tensors) {
   io::CheckIsWritten("save", convention);
   io::ConventionWriter writer("save", convention);
@@ -334,7 +334,7 @@ io::ConventionWriter MakeWriter(const std::string& convention, const nb::object&
   return writer;
 }
 
-/// Returns the names, ranks and kinds of tensors that are given by name.
+/// Returns the names, ranks and kinds of the tensors in a mapping.
 std::vector<std::pair<std::string, io::ModelTensor>> ModelTensors(const nb::object& tensors) {
   std::vector<std::pair<std::string, io::ModelTensor>> model;
   for (const nb::handle item : tensors.attr("items")()) {
@@ -364,7 +364,7 @@ std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
   if (convention == io::kConventionName) {
     written = io::OwnConfig(SpecsOf(tensors));
   } else {
-    // Drops the file's quantization_config: it describes the tensors that the folder had before.
+    // Drops the old quantization_config: it describes the folder's previous tensors.
     written = io::ConfigOf(MakeWriter(convention, tensors), model, io::WithoutQuantization(config));
   }
   return {io::WithQuantization(config, written), written.owner};
@@ -395,7 +395,7 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
       if (foreign) foreign->CheckCopy(outgoing.contents.tensors.back());
     }
   }
-  outgoing.contents.metadata["format"] = "pt";  // some readers refuse a file without it
+  outgoing.contents.metadata["format"] = "pt";  // some readers reject a file without it
   const nb::gil_scoped_release unlocked;
   std::list<io::AtomicFile> files;
   for (const auto& [file, text] : beside)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Signatures and docstrings of the module, in a file of their own because they are long.
+/// Signatures and docstrings of the module, in a separate file because they are long.
 namespace narrowfloat::python {
 
 inline constexpr char kQuantizedTensorDoc[] =
@@ -155,7 +155,7 @@ Errors:  as quantize() and dequantize().
 Source:  TransformerEngine's chain of dequantize and quantize, whose grouped form goes through
          bfloat16.)";
 
-/// With the default of sign_mask to be filled in.
+/// A format string for the default of sign_mask.
 inline constexpr char kHadamardSignature[] =
     "def hadamard_transform(x: object, sign_mask: int = {}, out: numpy.ndarray | None = None, "
     "**options: object) -> numpy.ndarray";

@@ -30,12 +30,12 @@ std::vector<std::string> BackendNames() {
   return names;
 }
 
-/// Raises a Python exception. Paths in its text may not be UTF-8: their other bytes come as \xNN.
+/// Raises a Python exception. Paths in its text may not be UTF-8: writes their other bytes as \xNN.
 void SetError(PyObject* type, const std::exception& error) {
   const std::string_view text = error.what();
   PyObject* message =
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
-  if (message == nullptr) return;  // its own error is set
+  if (message == nullptr) return;  // the failed call has set its own error
   PyErr_SetObject(type, message);
   Py_DECREF(message);
 }

@@ -28,7 +28,7 @@ namespace {
 constexpr std::array kFp8Elements = {E4M3::kName, E5M2::kName};
 constexpr std::array kFp4Elements = {E2M1::kName};
 
-/// Returns the name of the format of a dtype argument: its own name, or an ml_dtypes dtype.
+/// Returns the element format of a dtype argument, which is a format's name or an ml_dtypes dtype.
 /// Errors: TypeError.
 std::string_view ElementOf(const nb::object& dtype, std::span<const std::string_view> elements,
                            std::string_view argument) {

@@ -15,7 +15,7 @@ const NumPy* g_numpy = nullptr;  // set once, under the import lock
 void LoadNumPy() {
   const nb::module_ numpy = nb::module_::import_("numpy");
   const nb::module_ ml_dtypes = nb::module_::import_("ml_dtypes");
-  auto* loaded = new NumPy;  // lives as long as the process: arrays may outlive the module object
+  auto* loaded = new NumPy;  // never deleted: arrays may outlive the module object
   loaded->array_type = numpy.attr("ndarray");
   loaded->bool_type = numpy.attr("bool_");
   loaded->scalar_type = numpy.attr("generic");
@@ -38,7 +38,7 @@ const NumPy& Np() {
 }
 
 bool IsMasked(nb::handle object) {
-  // ndarray itself has no attribute of that name.
+  // ndarray itself has no attribute `mask`.
   return !object.type().is(Np().array_type) && nb::isinstance(object, Np().array_type) &&
          nb::hasattr(object, "mask");
 }
@@ -55,7 +55,7 @@ std::optional<DType> DTypeOfObject(nb::handle dtype) {
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     if (Np().dtypes[i].is(dtype)) return static_cast<DType>(i);
   }
-  // One type may have several dtype objects: unpickled ones, or ones with metadata.
+  // One type may have several dtype objects: unpickled ones, or objects with metadata.
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     if (Np().dtypes[i].equal(dtype)) return static_cast<DType>(i);
   }

@@ -16,8 +16,8 @@ namespace nb = nanobind;
 
 inline constexpr std::size_t kDTypeCount = 4;
 
-/// The objects of NumPy and ml_dtypes that the module uses. Set once, when the module is imported;
-/// never changed.
+/// The objects of NumPy and ml_dtypes that the module uses. Set once, when the module is imported,
+/// and never changed.
 struct NumPy {
   nb::object array_type, bool_type, scalar_type;  // ndarray, bool_, generic
   nb::object dtype, empty, asarray, ascontiguousarray;
@@ -29,20 +29,20 @@ struct NumPy {
 void LoadNumPy();
 const NumPy& Np();
 
-/// Returns whether `object` is an array with a mask, which nothing here would read.
+/// Returns true if `object` is an array with a mask; this module would ignore the mask.
 bool IsMasked(nb::handle object);
 
-/// Returns whether `object` is an array without a mask.
+/// Returns true if `object` is an array without a mask.
 bool IsArray(nb::handle object);
 
 /// Returns the NumPy dtype object of `dtype`.
 nb::object DTypeObject(DType dtype);
 
-/// Returns our type of a dtype object; nothing for other types and for a foreign byte order.
+/// Returns the DType of a dtype object; nullopt for other types and for a foreign byte order.
 std::optional<DType> DTypeOfObject(nb::handle dtype);
 
-/// Returns the float type of a name: anything that numpy.dtype() accepts. Errors: TypeError if it
-/// is not in FloatTypes; `verb` begins the message.
+/// Returns the float type of a dtype, in any form that numpy.dtype() accepts. Errors: TypeError if
+/// it is not in FloatTypes; `verb` begins the message.
 DType ParseFloatDType(const char* verb, nb::handle dtype);
 
 /// Returns "float32, float16 or bfloat16".

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kThreads = "threads", kNoop = "noop";
 
-/// Returns true for the keys of directions, which are arguments in Python.
+/// Returns true for the keys of directions: in Python these are arguments, not options.
 bool IsDirection(std::string_view key) {
   return key == "rowwise" || key == "columnwise";
 }
@@ -48,9 +48,9 @@ bool IsSpecOption(std::string_view key) {
           .c_str());
 }
 
-/// Converts NumPy's scalars and Python's numbers; rounds a double to float32 under the default
-/// floating-point environment, whatever the caller's is. An int that no double holds is infinite,
-/// as a double that no float32 holds.
+/// Converts NumPy's scalars and Python's numbers. Rounds a double to float32 in the default
+/// floating-point environment, not in the caller's. An int out of double's range becomes infinity,
+/// as does a double out of float32's range.
 float ParseNumber(const char* verb, std::string_view key, nb::handle value) {
   double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
@@ -87,8 +87,8 @@ std::string_view KeyText(nb::handle key) {
 }
 
 /// Returns the value of an int, of an integer scalar or of an integer array without dimensions.
-/// Errors: TypeError for others, floats too, which hold few integers of 64 bits; InvalidArgument
-/// outside of 64 bits.
+/// Errors: TypeError for other types, also for floats, which cannot hold all 64-bit integers;
+/// InvalidArgument for values out of 64 bits.
 std::uint64_t ParseInteger(const char* verb, std::string_view key, nb::handle value) {
   const bool is_bool = PyBool_Check(value.ptr());
   const nb::object integer = is_bool ? nb::object() : nb::steal(PyNumber_Index(value.ptr()));
@@ -105,7 +105,7 @@ std::uint64_t ParseInteger(const char* verb, std::string_view key, nb::handle va
                                     key, nb::repr(integer).c_str()));
 }
 
-/// Returns true if the option of that key is a member of this type.
+/// Returns true if the option with that key has a member of this type.
 template <class Member>
 bool Takes(std::string_view key) {
   const SpecField* field = FindSpecField(key);

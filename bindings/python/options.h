@@ -13,14 +13,14 @@ namespace narrowfloat::python {
 
 namespace nb = nanobind;
 
-/// A direction of a call. Python's bool and NumPy's convert to it.
+/// A direction of a call. Converts from Python's bool and NumPy's.
 struct Flag {
   bool is_set = false;
 
   operator bool() const { return is_set; }  // NOLINT(google-explicit-constructor): reads as bool
 };
 
-/// Returns the flag, or nothing for another type.
+/// Returns the flag, or nullopt for another type.
 std::optional<Flag> ParseFlag(nb::handle value);
 
 /// The keyword options of one call.
@@ -33,7 +33,7 @@ struct CallOptions {
   Execution MakeExecution() const { return {.threads = threads, .noop = &noop}; }
 };
 
-/// Keywords that a verb takes beside those of the spec.
+/// Keywords that a verb accepts besides those of the spec.
 enum class OptionScope { kSpecOnly, kSpecAndExecution };
 
 /// Reads **options of a call for `scheme`; None means not given.
@@ -47,7 +47,7 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
 /// caller's rounding mode. Errors: TypeError naming `key`.
 float ParseFloat(const char* verb, std::string_view key, nb::handle value);
 
-/// Reads `threads` alone, for verbs without a spec. Errors: TypeError for any other name or type.
+/// Reads only `threads`, for verbs without a spec. Errors: TypeError for any other name or type.
 Execution ParseExecution(const char* verb, const nb::kwargs& options);
 
 }  // namespace narrowfloat::python

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kVerb = "qgemm";
 constexpr const char* kGroupedVerb = "grouped_qgemm";
 
-/// Returns the function that is applied to the sum. Errors: InvalidArgument for grad without gelu.
+/// Returns the function to apply to the sum. Errors: InvalidArgument for grad without gelu.
 SumFunction FunctionOf(bool gelu, bool grad) {
   if (grad && !gelu) {
     throw InvalidArgument("qgemm: grad=True needs gelu=True");
@@ -88,7 +88,7 @@ std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequen
                                     kGroupedVerb, name, groups, items.size()));
 }
 
-/// The operands of one side, viewed for the length of the call.
+/// The operands of one side, viewed for the duration of the call.
 struct OperandList {
   std::vector<TensorMemory> held;
   std::vector<ConstQuantizedView> views;
@@ -138,12 +138,12 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
   return results;
 }
 
-/// Returns the name of a mode; for None, of the one that NF_PRODUCT chooses.
+/// Returns the name of a mode; for None, the name of the default mode.
 std::string_view ProductMode(std::optional<std::string_view> name) {
   return GemmModeName(name ? FindGemmMode(*name) : DefaultGemmMode());
 }
 
-/// Returns arrays of the items that `a` and `b` expand to, and the product's factor, or None.
+/// Returns the expanded items of `a` and `b`, their orientations and the product's factor, or None.
 nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
                          int threads) {
   const GemmLayout gemm_layout = FindGemmLayout(layout);

@@ -56,7 +56,7 @@ void ReadBuffers(QuantizedTensor& tensor, const nb::object& buffers) {
   }
 }
 
-/// Checks that each direction has both codes and scales, or neither.
+/// Returns true if a direction has both codes and scales, false if it has neither; else throws.
 bool HasDirection(QuantizedTensor& tensor, std::size_t direction) {
   const bool data = ArrayOf(tensor, kDataRoles[direction]).is_valid();
   const bool scale_inv = ArrayOf(tensor, kScaleInvRoles[direction]).is_valid();
@@ -170,7 +170,7 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
   tensor.shape = ParseShape("from_buffers", shape);
   tensor.dtype = ParseFloatDType("from_buffers", dtype);
   ReadBuffers(tensor, buffers);
-  // One scale for the whole tensor serves both directions.
+  // Both directions share one scale of the whole tensor.
   nb::object& columnwise_scale_inv = ArrayOf(tensor, Role::kColumnwiseScaleInv);
   if (ParseQuantSpec(scheme).scheme->layout.lines_per_scale == 0 &&
       !columnwise_scale_inv.is_valid() && ArrayOf(tensor, Role::kColumnwiseData).is_valid()) {
@@ -213,14 +213,14 @@ nb::tuple StateOf(const QuantizedTensor& tensor) {
                         DTypeObject(tensor.dtype), BufferDict(tensor));
 }
 
-/// Returns how pickles of every protocol make the tensor again; object's own needs protocol 2.
+/// Returns the constructor call for pickles of every protocol; object's own needs protocol 2.
 nb::tuple ReduceTensor(nb::handle self) {
   return nb::make_tuple(nb::module_::import_("copyreg").attr("__newobj__"),
                         nb::make_tuple(self.type()), self.attr("__getstate__")());
 }
 
-/// Constructs `tensor`, which has no value yet.
-/// Errors: TypeError for what __getstate__ does not return.
+/// Constructs `tensor` in place. Requires: it has no value yet.
+/// Errors: TypeError if `state` is not a result of __getstate__.
 void SetState(QuantizedTensor& tensor, const nb::tuple& state) {
   if (nb::len(state) != 4 || !nb::isinstance<nb::str>(state[0])) {
     throw nb::type_error(fmt::format("pickle: the state must be (spec, shape, dtype, buffers), got "

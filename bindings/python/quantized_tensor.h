@@ -14,15 +14,15 @@
 namespace narrowfloat::python {
 
 /// narrowfloat.QuantizedTensor: a spec, a shape, a nominal dtype, and NumPy arrays by role. Python
-/// owns the arrays and may change them, so each call reads their address anew.
+/// owns the arrays and may change them, so each call reads their addresses again.
 struct QuantizedTensor {
   QuantSpec spec;
   Shape shape;
-  DType dtype = DType::kFloat32;              // nominal: what dequantizing returns by default
-  std::array<nb::object, kRoleCount> arrays;  // invalid where the tensor has no such buffer
+  DType dtype = DType::kFloat32;              // nominal: the type that dequantizing returns
+  std::array<nb::object, kRoleCount> arrays;  // invalid for roles without a buffer
 };
 
-/// Returns the QuantizedTensor of an argument. Errors: TypeError if it is another type; `verb` and
+/// Returns the QuantizedTensor of an argument. Errors: TypeError for another type; `verb` and
 /// `name` are for the message.
 QuantizedTensor& ParseTensor(const char* verb, const char* name, const nb::object& object);
 
@@ -38,7 +38,7 @@ TensorMemory ViewBuffers(const char* verb, const QuantizedTensor& tensor);
 /// Views a tensor for writing. Errors: ValueError if a buffer is not writable.
 TensorMemory ViewWritableBuffers(const char* verb, const QuantizedTensor& tensor);
 
-/// Returns the shape of the part of stored scales that has content, without padding.
+/// Returns the shape of the stored scales without padding.
 MatrixShape ContentShape(ScaleGrid grid);
 
 /// Initialisation of new buffers.
@@ -52,7 +52,7 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
                             const nb::object& buffers, const nb::object& dtype,
                             const nb::kwargs& options);
 
-/// Returns the shape of a sequence of ints, or of one int. Errors: TypeError, whose message begins
+/// Returns the shape of a sequence of ints, or of one int. Errors: TypeError; its message begins
 /// with `verb` and `name`.
 Shape ParseShape(const char* verb, const nb::object& shape, const char* name = "shape");
 

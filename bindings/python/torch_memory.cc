@@ -25,8 +25,8 @@ struct DlpackExchange {
   void* allocate;
   void* to_managed;
   void* from_managed;
-  int (*view)(void* object, nb::dlpack::dltensor* out);  // a view; 0 or a Python error
-  int (*current_stream)(int device_type, std::int32_t index, void** out);  // likewise
+  int (*view)(void* object, nb::dlpack::dltensor* out);  // sets a view; returns 0 or a Python error
+  int (*current_stream)(int device_type, std::int32_t index, void** out);  // returns as `view`
 };
 
 [[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
@@ -42,8 +42,8 @@ bool RowsAreContiguous(const TensorView& view) {
          view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
 }
 
-/// Enables PyTorch's inference mode while it lives. Tensors made in that mode can be written only
-/// there.
+/// Enables PyTorch's inference mode during its lifetime. Tensors made in that mode can be written
+/// only in that mode.
 class InferenceMode {
  public:
   explicit InferenceMode(const nb::object& torch) : mode_(torch.attr("inference_mode")()) {
@@ -134,7 +134,7 @@ int TorchExchange::ExchangeDevice(int index) const {
 
 void TorchExchange::RaiseAmax(nb::handle amax, const nb::object& measured) const {
   const InferenceMode mode(torch_);
-  // As a kernel writes memory: tensors that autograd has saved do not notice a write to `data`.
+  // Writes `data`, as kernels write memory: autograd's saved tensors do not detect such writes.
   amax.attr("data").attr("clamp_")(measured);
 }
 
@@ -206,8 +206,8 @@ TorchMemory TorchCall::MemoryOf(std::string_view name, nb::handle tensor, Access
                                   OnCpu() ? Device::kCpu : Device::kCuda,
                                   {memory.shape, rank},
                                   {memory.strides, rank}};
-  // PyTorch gives the offset in the storage as the address of a tensor whose storage has no memory.
-  // Asking for an offset takes 50 ns: only addresses that an offset can have are compared with it.
+  // For a tensor whose storage has no memory, PyTorch returns its offset in the storage as address.
+  // Reading an offset takes 50 ns, so that only addresses small enough for an offset are checked.
   constexpr std::uintptr_t kAboveOffsets = std::uintptr_t{1} << 40;
   const auto address = reinterpret_cast<std::uintptr_t>(tensor_memory.data);
   if (address < kAboveOffsets && tensor_memory.Count() != 0 &&

@@ -19,8 +19,8 @@ namespace narrowfloat::python {
 
 namespace nb = nanobind;
 
-/// Memory of a tensor. `sizes` and `strides`, in items, point into the tensor: valid while it
-/// lives.
+/// Memory of a tensor. `sizes` and `strides`, in items, point into the tensor, and are valid during
+/// its lifetime.
 struct TorchMemory {
   std::byte* data;
   DType dtype;
@@ -37,16 +37,16 @@ enum class Access : std::uint8_t { kRead, kWrite };
 /// PyTorch's side of the exchange. Set once and never changed.
 class TorchExchange {
  public:
-  /// Errors: Unsupported if this PyTorch has no exchange table.
+  /// Reads the exchange table. Errors: Unsupported if this PyTorch has none.
   explicit TorchExchange(const nb::object& torch);
 
   bool IsTensor(nb::handle object) const;
-  /// Returns true if the tensor's values are the negated ones of its memory, as those of the
-  /// imaginary part of a conjugate are. DLPack does not say so.
+  /// Returns true if the tensor's values are the negated values of its memory, as in the imaginary
+  /// part of a conjugate. DLPack does not have this information.
   bool IsNegated(nb::handle tensor) const;
-  /// Returns the place of the first item in the storage, in items.
+  /// Returns the offset of the first item in the storage, in items.
   std::uintptr_t StorageOffset(nb::handle tensor) const;
-  /// Returns false for a tensor of a device that DLPack does not know, such as meta.
+  /// Views a tensor's memory. Returns false for a device unknown to DLPack, such as meta.
   bool View(nb::handle tensor, nb::dlpack::dltensor& memory) const;
   nb::object Float32() const { return torch_.attr("float32"); }
   /// Returns the current stream of a CUDA device.
@@ -72,29 +72,29 @@ class TorchCall {
   ~TorchCall();
 
   const char* verb() const { return verb_; }
-  /// Returns true if the tensors seen so far are on the CPU. Requires: there was one.
+  /// Returns true if the call's tensors are on the CPU. Requires: there was a tensor.
   bool OnCpu() const { return device_type_ == nb::device::cpu::value; }
 
-  /// Returns a tensor's memory. To be read, a negated tensor is copied; the copy lives as long as
-  /// the call.
-  /// Errors: TypeError for another object or type; Unsupported on another device, or on a CUDA
+  /// Returns a tensor's memory. For reading, copies a negated tensor; the copy is valid until the
+  /// end of the call.
+  /// Errors: TypeError for another object or type; Unsupported for another device, or for a CUDA
   /// device without a backend; InvalidArgument for a tensor on another device than the first one,
-  /// for one that has elements but no memory, as wrappers have, and for a negated one to be
-  /// written.
+  /// for a tensor with elements but no memory, such as a wrapper, and for writing a negated
+  /// tensor.
   TorchMemory MemoryOf(std::string_view name, nb::handle tensor, Access access);
   TensorView View(std::string_view name, nb::handle tensor, Access access);
-  /// Views the input. If the items of its rows are not contiguous, views a copy, which lives as
-  /// long as the call.
+  /// Views the input. If the items of its rows are not contiguous, views a copy, which is valid
+  /// until the end of the call.
   TensorView ViewInput(nb::handle tensor);
-  /// Views a tensor whose items are stored as those of a dense one of `shape`: buffers of another
-  /// rank, such as flattened codes, are the same memory.
+  /// Views a tensor with the same memory as a dense one of `shape`. Its rank may differ: flattened
+  /// codes, for example, have the same memory.
   TensorView ViewDense(std::string_view name, nb::handle tensor, DType dtype, const Shape& shape,
                        Access access);
   /// Returns the address of the one float32 of a tensor, in the memory of its device.
   const std::byte* AddressOf(std::string_view name, nb::handle tensor);
-  /// Returns float32 memory that lives as long as the call. On CUDA PyTorch allocates it.
+  /// Returns float32 memory that is valid until the end of the call. On CUDA PyTorch allocates it.
   TensorView Scratch(const Shape& shape);
-  /// Returns a CUDA tensor like `like`, float32 of one item, that holds -infinity.
+  /// Returns a CUDA tensor like `like`, float32 with one item of -infinity.
   nb::object ScratchAmax(nb::handle like);
 
   /// Makes the tensors' device current until the end of the call, and returns its current stream
@@ -110,7 +110,7 @@ class TorchCall {
   std::int32_t device_index_ = 0;
   std::string_view first_name_{};
   nb::handle first_{};
-  int previous_ = -1;  // the device that was current before
+  int previous_ = -1;  // the current device before the call
   std::vector<nb::object> kept_;
   std::vector<std::vector<float>> floats_;
 };

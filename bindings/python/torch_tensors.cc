@@ -29,7 +29,7 @@
 namespace narrowfloat::python {
 namespace {
 
-/// Returns true for roles that a plan lists but a caller may leave out.
+/// Returns true for roles in plans for which a caller may omit the tensor.
 bool MayBeScratch(Role role) {
   return role == Role::kScale || role == Role::kAmaxRowwise || role == Role::kAmaxColumnwise;
 }
@@ -61,8 +61,8 @@ class TorchTensors {
   TorchExchange torch_;
 };
 
-/// Views the planned buffers. With `allocates`, a scale or an amax without a tensor gets scratch
-/// memory.
+/// Views the planned buffers. With `allocates`, allocates scratch memory for a scale or an amax
+/// without a tensor.
 void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, Access access,
           bool allocates = false) {
   if (buffers.size() != kRoleCount) {
@@ -86,8 +86,8 @@ float FloatAt(const std::byte* address) {
   return item;
 }
 
-/// A float32 argument that is optional: its value if it is in CPU memory, else its address in
-/// device memory.
+/// An optional float32 argument: its value if it is in CPU memory, else its address in device
+/// memory.
 struct GivenFloat {
   std::optional<float> number;
   const float* address = nullptr;
@@ -105,7 +105,7 @@ struct GivenFloat {
 };
 
 /// Updates the amax of delayed scaling: the call measures into scratch memory, then Raise() stores
-/// the larger one of both. Several steps may share a row of the history.
+/// the larger amax. Several steps may share a row of the history.
 class AmaxHistory {
  public:
   AmaxHistory(TorchCall& call, nb::handle tensor, TensorView& buffer)
@@ -256,7 +256,7 @@ void TorchTensors::UpdateDelayedScale(nb::handle amax_history, nb::handle scale,
   narrowfloat::UpdateDelayedScale(history, scales, rule, reduced ? &*reduced : nullptr, execution);
 }
 
-/// Returns [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
+/// Returns [(role, dtype, shape, storage role)], in the order of PlanQuantize.
 nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   nb::list plan;
   for (const BufferPlan& buffer : PlanQuantize(spec, ParseShape("plan", shape))) {
@@ -266,8 +266,8 @@ nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   return plan;
 }
 
-/// Returns [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], as
-/// PlanRules lists them.
+/// Returns [(role, dtype, [(dimensions, divisor, multiple)], storage role)], in the order of
+/// PlanRules.
 nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
   nb::list rules;
   for (const BufferRule& buffer : PlanRules(spec, rank)) {
@@ -282,7 +282,7 @@ nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
   return rules;
 }
 
-/// Returns the shape of the part of a direction's stored scales that has content, without padding.
+/// Returns the shape of a direction's stored scales without padding.
 nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
   const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
   const Direction direction = columnwise ? Direction::kColumnwise : Direction::kRowwise;

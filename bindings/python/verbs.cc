@@ -29,8 +29,8 @@ Fill FillFor(const CallOptions& options) {
   return options.IsNoop() ? Fill::kZero : Fill::kNone;
 }
 
-/// Returns the tensor to fill: `out` itself, if it is one of the same plan, or a new one.
-/// Errors: TypeError if `out` is something else; InvalidArgument if its plan differs.
+/// Returns the tensor to fill: `out` if it is given and has the same plan, else a new one.
+/// Errors: TypeError if `out` has another type; InvalidArgument if its plan differs.
 nb::object OutputTensor(const char* verb, const nb::object& out, const ArrayView& in,
                         const CallOptions& options) {
   const QuantSpec& spec = options.spec;

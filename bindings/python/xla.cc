@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts that a tracing framework needs before a result exists: shapes, dtypes and the
-// numbers of attributes. The JAX package has no copy of them.
+// Facts that a tracing framework needs before a result exists: shapes, dtypes and the numbers of
+// attributes. The JAX package reads them here and has no copy.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -28,7 +28,7 @@ std::string DTypeOfElement(std::string_view element) {
   return std::string(std::ranges::find(kElementTypes, element, &ElementType::element)->dtype);
 }
 
-/// Returns the element format of that dtype; another name is returned unchanged, for the message.
+/// Returns the element format of that dtype; returns an unknown name unchanged, for the message.
 std::string_view ElementOfDType(std::string_view dtype) {
   const auto* found = std::ranges::find(kElementTypes, dtype, &ElementType::dtype);
   return found == std::end(kElementTypes) ? dtype : found->element;
@@ -75,7 +75,7 @@ bool IsColumnwiseTransposed(std::string_view scheme) {
 
 using Extents = std::pair<std::size_t, std::size_t>;
 
-/// Returns the shapes of the scales of a rows x cols matrix: with content, and as stored.
+/// Returns the shapes of the scales of a rows x cols matrix: without padding, and as stored.
 std::pair<Extents, Extents> ScaleShapes(std::string_view name, std::size_t rows, std::size_t cols,
                                         bool columnwise) {
   const ScaleGrid grid =

@@ -20,9 +20,9 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr int kWidest = 16;  // shifts that any E2M1 number could take are within +-kWidest
+constexpr int kWidest = 16;  // every exact shift of an E2M1 number is within +-kWidest
 
-/// The shifts under which an E2M1 number is an E4M3 number: low to high.
+/// The range of shifts s for which an E2M1 number times 2^s is an E4M3 number.
 struct Shifts {
   int low = kWidest, high = -kWidest;
 };
@@ -31,7 +31,7 @@ bool IsExact(float value) {
   return std::abs(value) <= kMaxValue<E4M3> && Decode<E4M3>(Encode<E4M3>(value)) == value;
 }
 
-/// By code. Those of zeros are empty: they take every shift.
+/// Returns the range for each code. The ranges of zeros are empty: every shift is exact for them.
 const std::array<Shifts, 16>& ShiftsOfCodes() {
   static const std::array<Shifts, 16> table = [] {
     std::array<Shifts, 16> shifts{};
@@ -48,7 +48,7 @@ const std::array<Shifts, 16>& ShiftsOfCodes() {
   return table;
 }
 
-/// The shifts under which every E2M1 number is an E4M3 number: -8 to 6.
+/// Returns the range of shifts for which all E2M1 numbers become E4M3 numbers: -8 to 6.
 const Shifts& CommonShifts() {
   static const Shifts common = [] {
     Shifts shifts{-kWidest, kWidest};
@@ -65,13 +65,13 @@ const Shifts& CommonShifts() {
 /// The E4M3 codes of both E2M1 codes of a byte.
 using CodePair = std::array<std::byte, 2>;
 
-/// Returns the place of a shift from -kWidest to kWidest.
+/// Returns the table index of a shift from -kWidest to kWidest.
 std::size_t IndexOf(int shift) {
   const int index = shift + kWidest;
   return static_cast<std::size_t>(index);
 }
 
-/// Returns the E4M3 codes of E2M1 numbers times 2^shift, by byte of two E2M1 codes.
+/// Returns the E4M3 codes of E2M1 numbers times 2^shift, indexed by bytes of two E2M1 codes.
 const std::array<CodePair, 256>& ShiftedCodes(int shift) {
   static const auto tables = [] {
     std::array<std::array<CodePair, 256>, 2 * kWidest + 1> all{};
@@ -88,7 +88,7 @@ const std::array<CodePair, 256>& ShiftedCodes(int shift) {
   return tables[IndexOf(shift)];
 }
 
-/// A tile's rows and columns of a matrix, and where its codes and scales lie.
+/// A tile's rows and columns of a matrix, and the positions of its codes and scales.
 struct TileOf {
   const ForeignWeight& form;
   TilePlace place;
@@ -125,15 +125,15 @@ void VisitBlocks(const CanonicalWeight& weight, const TileOf& tile, Visit visit)
   }
 }
 
-/// Returns whether codes have a number other than zero.
+/// Returns whether the codes of any number are not zero.
 bool AnyNonzero(std::span<const std::byte> codes) {
   std::byte bits{0};
   for (const std::byte pair : codes) bits |= pair;
   return (bits & std::byte{0x77}) != std::byte{0};
 }
 
-/// Returns the E8M0 code of the tile's scale that is nearest to `wanted`; nullopt if no scale makes
-/// all values exact. Requires: no scale is NaN.
+/// Returns the E8M0 code of the tile's scale that is nearest to `wanted`, among the scales that
+/// keep all values exact; nullopt if there is none. Requires: no scale is NaN.
 std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf& tile, int wanted) {
   const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
   int least = 0, most = static_cast<int>(E8M0::kMaxCode);
@@ -153,7 +153,7 @@ std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf&
   return std::clamp(wanted, least, most);
 }
 
-/// Returns the E8M0 code of the tile's scale; nullopt if no scale makes all values exact.
+/// Returns the E8M0 code of the tile's scale; nullopt if no scale keeps all values exact.
 std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) {
   int smallest = static_cast<int>(E8M0::kMaxCode), largest = -1;  // of blocks that are not zero
   bool any_nan = false;
@@ -167,12 +167,12 @@ std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) 
   if (any_nan) return std::nullopt;
   if (largest < 0) return kOne;
   const auto [low, high] = CommonShifts();
-  const int wanted = largest - high;  // the largest code, 6, becomes 384
+  const int wanted = largest - high;  // the largest number, 6, becomes 384
   if (wanted >= 0 && smallest - wanted >= low) return wanted;
   return NearestTileScale(weight, tile, wanted);
 }
 
-/// The tiles of a weight in the order of their scales.
+/// Returns the tiles of a weight in the order of their scales.
 std::vector<TilePlace> Tiles(const ForeignWeight& form) {
   std::vector<TilePlace> tiles;
   for (std::size_t matrix = 0; matrix < form.matrices; ++matrix) {
@@ -184,11 +184,11 @@ std::vector<TilePlace> Tiles(const ForeignWeight& form) {
   return tiles;
 }
 
-/// Stores a tile's codes under its scale.
+/// Stores a tile's values as codes under its scale.
 void EncodeTile(const CanonicalWeight& weight, const TileOf& tile, int tile_scale,
                 std::byte* codes) {
   VisitBlocks(weight, tile, [&](int scale, std::span<const std::byte> pairs, std::size_t item) {
-    // Only blocks of zeros have shifts beyond the table.
+    // Only blocks of zeros have shifts outside of the table.
     const auto& table = ShiftedCodes(std::clamp(scale - tile_scale, -kWidest, kWidest));
     std::byte* out = codes + item;
     for (const std::byte pair : pairs) {
@@ -207,14 +207,14 @@ CanonicalWeight BlockFp8Like(const CanonicalWeight& weight, std::vector<std::byt
   return out;
 }
 
-/// Returns the E8M0 code of `scale`; nullopt if it has none.
+/// Returns the E8M0 code of `scale`; nullopt if it is not an E8M0 value.
 std::optional<std::byte> PowerOf(float scale) {
   const std::uint32_t code = EncodeE8M0Up(scale);
   if (code == E8M0::kNanCode || DecodeE8M0(code) != scale) return std::nullopt;
   return static_cast<std::byte>(code);
 }
 
-/// Quantizes a tile again under the smallest power of two at or above its largest value / 448.
+/// Quantizes a tile again, with the smallest power-of-two scale at or above its amax / 448.
 std::byte RequantizeTile(const CanonicalWeight& weight, const TileOf& tile, float scale,
                          std::byte* codes, Loss& loss) {
   const auto visit_rows = [&](auto&& visit) {
@@ -277,7 +277,7 @@ bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales
         most = std::max(most, scale);
       }
     }
-    // The tile's scale is up to `high` below the largest one and must not leave E8M0's range.
+    // The tile's scale is up to `high` below the largest one and must stay in E8M0's range.
     const bool far_from_ends = least >= high && most <= static_cast<int>(E8M0::kMaxCode);
     if (most - least > high - low || !far_from_ends) return false;
   }

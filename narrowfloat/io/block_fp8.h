@@ -9,10 +9,10 @@
 
 #include "narrowfloat/io/write_convention.h"
 
-/// Block FP8 (E4M3 codes, a scale for each tile of 128x128) out of other quantized weights.
+/// Converts other quantized weights to block FP8 (E4M3 codes, a scale for each tile of 128x128).
 namespace narrowfloat::io {
 
-/// A tile of a weight, counted in tiles.
+/// The position of a tile in a weight, counted in tiles.
 struct TilePlace {
   std::size_t matrix, row, col;
 };
@@ -23,19 +23,19 @@ bool IsMxfp4(const ForeignWeight& form);
 /// Returns whether a weight is E4M3 in tiles of 128x128.
 bool IsBlockFp8(const ForeignWeight& form);
 
-/// Returns whether the exponents of an MXFP4 weight's blocks, of zeros too, span at most 14 in
-/// every tile, and no scale is NaN or below code 6: then FindUnfitTile finds nothing. Reads scales
-/// alone.
+/// Returns whether an MXFP4 weight fits by its exponents: in every tile, the exponents of the
+/// blocks' scales (also of zero blocks) span at most 14, and no scale is NaN or has a code below 6.
+/// If true, FindUnfitTile returns nullopt. Reads only scales.
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales);
 
-/// Returns the first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of
-/// two, or nothing. All tiles whose blocks' exponents span at most 14 fit: an E2M1 magnitude is 1
-/// to 12 halves, and E4M3 has these from 2^-9 to 448. Blocks of zeros do not count. A NaN scale
-/// fits nothing.
+/// Returns the first tile of an MXFP4 weight with values that are not E4M3 numbers times one power
+/// of two, or nullopt. A tile fits if its blocks' exponents span at most 14: an E2M1 magnitude is 1
+/// to 12 halves, and E4M3 has these from 2^-9 to 448. Blocks of zeros are ignored. A NaN scale
+/// never fits.
 std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight);
 
-/// Returns codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
-/// Requires: FindUnfitTile finds nothing.
+/// Returns E4M3 codes and E8M0 scales with the values of an MXFP4 weight. `codes` backs the result.
+/// Requires: FindUnfitTile returns nullopt.
 CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                 int threads);
 
@@ -47,10 +47,10 @@ struct Loss {
   void Add(const Loss& other);
 };
 
-/// Returns block FP8 under power-of-two scales. Keeps codes and scales if all scales are powers of
-/// two already. Otherwise decodes every value to fp32 and quantizes it again under the smallest
-/// power of two at or above its tile's largest value / 448; `loss` counts the values that this
-/// changes. `codes` backs the result.
+/// Returns block FP8 with power-of-two scales. Keeps codes and scales if all scales are powers of
+/// two already. Otherwise decodes every value to fp32 and quantizes it again with the smallest
+/// power of two at or above its tile's amax / 448; `loss` counts the values that this changes.
+/// `codes` backs the result.
 /// Errors: InvalidArgument for a scale that is not positive and finite.
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss);

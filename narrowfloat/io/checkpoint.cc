@@ -20,13 +20,13 @@ std::string IndexSource(const fs::path& path) {
   return "index: " + path.string();
 }
 
-/// File names in a folder that end in `suffix`, sorted.
+/// Returns the names of a folder's files that end in `suffix`, sorted.
 std::vector<std::string> NamesEndingIn(const fs::path& folder, std::string_view suffix) {
   std::vector<std::string> names;
   try {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       std::string name = entry.path().filename().string();
-      // A hidden file is no shard: our own unfinished ones are hidden too.
+      // A hidden file is not a shard: unfinished files of this library are hidden.
       if (name.ends_with(suffix) && !name.starts_with('.')) names.push_back(std::move(name));
     }
   } catch (const fs::filesystem_error& error) {

@@ -17,7 +17,7 @@
 
 namespace narrowfloat::io {
 
-/// One file of a checkpoint, its tensors by name.
+/// One file of a checkpoint, with its tensors by name.
 struct Shard {
   std::string name;  // of the file, without its folder
   SafetensorsFile file;
@@ -25,20 +25,20 @@ struct Shard {
   std::size_t number = 0;  // index in Checkpoint::shards()
 };
 
-/// A tensor and the file it lies in.
+/// A tensor and the file that contains it.
 struct TensorLocation {
   const Shard* shard = nullptr;
   const StoredTensor* tensor = nullptr;
 };
 
-/// Returns the path of the hidden file that a folder has while a job of the command line fills it.
+/// Returns the path of the hidden file that marks a folder while a command-line job fills it.
 std::filesystem::path UnfinishedMark(const std::filesystem::path& folder);
 
-/// Returns the path of that file if the folder of a checkpoint has it: `path` is the folder or an
-/// index file in it. Files of such a folder are whole, but some may be old and some missing.
+/// Returns the path of that mark if the folder of a checkpoint has one; `path` is the folder or an
+/// index file in it. Files of a marked folder are complete, but some may be old and some missing.
 std::optional<std::filesystem::path> FindUnfinishedMark(const std::filesystem::path& path);
 
-/// Says what Checkpoint::Open does with a folder that has the mark of an unfinished job.
+/// Action of Checkpoint::Open for a folder with the mark of an unfinished job.
 enum class Unfinished : std::uint8_t { kRefuse, kOpen };
 
 /// A model on disk: a file, or a folder with one file or with shards and an index. Opening reads
@@ -46,9 +46,9 @@ enum class Unfinished : std::uint8_t { kRefuse, kOpen };
 class Checkpoint {
  public:
   /// Opens `path`: a file, an index file or a folder.
-  /// Errors: InvalidArgument if there is none, it is damaged, the index names a tensor that its
-  /// shard lacks, two shards hold the same one, or the folder is that of an unfinished job and
-  /// `unfinished` refuses it; IoError.
+  /// Errors: InvalidArgument if there is none, if it is damaged, if a shard lacks a tensor of the
+  /// index, if two shards have the same tensor, or if the folder has the mark of an unfinished job
+  /// and `unfinished` is kRefuse; IoError.
   static Checkpoint Open(const std::filesystem::path& path,
                          Unfinished unfinished = Unfinished::kRefuse);
 
@@ -64,7 +64,7 @@ class Checkpoint {
   /// Returns all tensors, sorted by name.
   const std::vector<TensorLocation>& tensors() const { return tensors_; }
 
-  /// Gives every shard another list of tensors. Errors: InvalidArgument if two have the same one.
+  /// Replaces the list of tensors of every shard. Errors: InvalidArgument if two have the same one.
   void Regroup(std::vector<std::vector<StoredTensor>> by_shard);
 
   /// Returns the tensor with this name, or null pointers if the checkpoint has none.
@@ -85,11 +85,11 @@ class Checkpoint {
   std::vector<TensorLocation> tensors_;  // into shards_, which no longer changes
 };
 
-/// Returns the file that has an entry of a tensor.
+/// Returns the file that contains an entry of a tensor.
 const Shard& HomeOf(const TensorLocation& location, std::size_t entry);
 
-/// Fills `out` with a whole entry of a tensor: `buffer` is its index in `entries`, which for a
-/// quantized tensor stand in the order of its `plan`. Errors: InvalidArgument if the sizes differ;
+/// Fills `out` with a complete entry of a tensor. `buffer` is its index in `entries`; entries of a
+/// quantized tensor have the order of its `plan`. Errors: InvalidArgument if the sizes differ;
 /// IoError.
 void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out);
 

@@ -10,8 +10,8 @@
 
 #include "narrowfloat/io/checkpoint.h"
 
-/// The JSON files beside a model's tensors that say how these are quantized; only .cc files include
-/// this.
+/// The JSON files beside a model's tensors that describe their quantization. Only .cc files include
+/// this header.
 namespace narrowfloat::io {
 
 inline constexpr const char* kConfigFile = "config.json";
@@ -36,27 +36,27 @@ std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name);
 /// Returns the value at value[keys[0]][keys[1]]...; null if a key is missing.
 nlohmann::json ValueAt(const nlohmann::json& value, std::initializer_list<const char*> keys);
 
-/// A place of config.json that may say how the model is quantized.
+/// A location in config.json that may describe the model's quantization.
 struct QuantizationPlace {
-  const char* object;  // in which the key stands; nullptr: config.json itself
+  const char* object;  // the object with the key; nullptr: config.json itself
   const char* key;
 };
 
-/// In the order in which vLLM looks. compressed-tensors' older files have the second key.
+/// The locations in vLLM's order. Older files of compressed-tensors have the second key.
 inline constexpr QuantizationPlace kQuantizationPlaces[] = {{nullptr, kQuantizationKey},
                                                             {nullptr, "compression_config"},
                                                             {kTextModelKey, kQuantizationKey},
                                                             {kTextModelKey, "compression_config"}};
 
-/// Returns the value at the first of these places that has one; null if none has.
+/// Returns the value at the first of these locations that has one; null if none has.
 nlohmann::json QuantizationOf(const nlohmann::json& config);
 
-/// Returns the string at value[keys[0]][keys[1]]...; nullopt if a key is missing or holds no
-/// string.
+/// Returns the string at value[keys[0]][keys[1]]...; nullopt if a key is missing or its value is
+/// not a string.
 std::optional<std::string> TextAt(const nlohmann::json& value,
                                   std::initializer_list<const char*> keys);
 
-/// Returns the length of a block that a file states; nullopt unless it is an integer of 1 to 2^31.
+/// Returns the length of a block in a file; nullopt unless it is an integer from 1 to 2^31.
 std::optional<std::size_t> BlockLength(const nlohmann::json& value);
 
 }  // namespace narrowfloat::io

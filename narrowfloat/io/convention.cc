@@ -39,7 +39,7 @@ TensorEntry EntryOf(const QuantizedRecord& record, const BufferPlan& buffer) {
           .shape = buffer.shape};
 }
 
-/// Returns the empty tensor that has the name of the quantized tensor itself.
+/// Returns the empty tensor with the name of the quantized tensor itself.
 TensorEntry MarkOf(const QuantizedRecord& record) {
   return {.name = record.name, .dtype = FileDTypeOf(record.dtype), .shape = {0}};
 }
@@ -106,7 +106,7 @@ QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
   }
 }
 
-/// The entries of a checkpoint's files, from which tensors are taken.
+/// The entries of a checkpoint's files that do not belong to a tensor yet.
 class EntryPool {
  public:
   explicit EntryPool(std::span<const FileHeader> files) : files_(files), by_name_(files.size()) {
@@ -122,7 +122,7 @@ class EntryPool {
     const TensorEntry* entry;
   };
 
-  /// Looks in `file` first.
+  /// Finds an entry by name, in `file` first.
   std::optional<Found> Find(std::string_view name, std::size_t file) const {
     for (std::size_t i = 0; i < by_name_.size(); ++i) {
       const std::size_t at = i == 0 ? file : i <= file ? i - 1 : i;
@@ -137,10 +137,10 @@ class EntryPool {
     if (files_.size() > 1) taken_.insert(found.entry->name);
   }
 
-  /// Adds the rest as plain tensors. Errors: InvalidArgument if another file has a buffer again.
+  /// Adds the remaining entries as plain tensors. Errors: InvalidArgument for a repeated buffer.
   void AddRest(std::vector<std::vector<StoredTensor>>& tensors) const {
     for (std::size_t i = 0; i < by_name_.size(); ++i) {
-      // A tensor takes half a kilobyte.
+      // Reserves memory, since a tensor needs half a kilobyte.
       tensors[i].reserve(tensors[i].size() + by_name_[i].size());
       for (const auto& [name, entry] : by_name_[i]) {
         if (taken_.contains(name)) {
@@ -155,10 +155,10 @@ class EntryPool {
  private:
   std::span<const FileHeader> files_;
   std::vector<std::unordered_map<std::string_view, const TensorEntry*>> by_name_;
-  std::unordered_set<std::string_view> taken_;  // of several files
+  std::unordered_set<std::string_view> taken_;  // only used for several files
 };
 
-/// Takes the record's buffers and its mark out of `pool`.
+/// Removes the record's buffers and its mark from `pool` and returns them as a tensor.
 StoredTensor TakeQuantized(const std::string& source, QuantizedRecord record, std::size_t file,
                            EntryPool& pool) {
   StoredTensor tensor;
@@ -247,7 +247,7 @@ std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& 
 std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> files) {
   EntryPool pool(files);
   std::vector<std::vector<StoredTensor>> tensors(files.size());
-  std::unordered_map<std::string_view, std::string_view> records;  // of the files before
+  std::unordered_map<std::string_view, std::string_view> records;  // of the previous files
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (const auto& [key, text] : files[i].header->metadata) {
       if (!key.starts_with(kKeyPrefix)) continue;

@@ -12,7 +12,7 @@
 namespace narrowfloat::io {
 namespace {
 
-/// The header of a file that holds `contents`.
+/// Returns the header of a file with `contents`.
 Header HeaderOf(FileContents contents) {
   LayOut("f", contents.tensors);
   return {contents.tensors, contents.metadata};
@@ -103,7 +103,7 @@ TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
   for (const auto& [text, rule] : cases) {
     const std::string message = Refusal({{}, {{"narrowfloat.w", text}}});
     const std::string expected = "f: metadata 'narrowfloat.w': " + rule;
-    // The list of options is the registry's and ends the message.
+    // A message may end with the registry's list of options, which the test does not repeat.
     EXPECT_EQ(rule.ends_with(": ") ? message.substr(0, expected.size()) : message, expected);
   }
 }

@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns the convention that the JSON files beside the tensors name, if they name one. ModelOpt's
-/// own file is read before config.json.
+/// Returns the convention named in the JSON files beside the tensors, or nullopt. ModelOpt's own
+/// file is read before config.json.
 std::optional<DetectedConvention> GuessOfCompanions(const Checkpoint& checkpoint) {
   const json owners = ReadCompanion(checkpoint, kModelOptFile);
   if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kModelOptFile}};
@@ -31,8 +31,8 @@ std::optional<DetectedConvention> GuessOfCompanions(const Checkpoint& checkpoint
   return std::nullopt;
 }
 
-/// Returns the name of a code buffer of this library that has its scales but no metadata; nullptr
-/// if the checkpoint has no such buffer.
+/// Returns the name of a buffer with codes of this library that has its scales but no metadata;
+/// nullptr if the checkpoint has no such buffer.
 const std::string* FindOrphan(const Checkpoint& checkpoint) {
   for (const TensorLocation& location : checkpoint.tensors()) {
     const std::string& name = location.tensor->name;
@@ -53,7 +53,7 @@ std::string_view WithoutDot(std::string_view suffix) {
   return suffix.substr(suffix.find_first_not_of("._"));
 }
 
-/// Returns whether types of codes and scales are those of a row's evidence.
+/// Returns whether the types of codes and scales match the evidence of a row.
 bool HasEvidence(Evidence evidence, FileDType codes, FileDType scale) {
   switch (evidence) {
     case Evidence::kFp8:
@@ -71,7 +71,7 @@ bool HasEvidence(Evidence evidence, FileDType codes, FileDType scale) {
   return false;
 }
 
-/// Returns why a tensor fits a row of names, as messages show it; an empty text if it does not fit.
+/// Returns, for messages, why a tensor fits a row of names; an empty text if it does not fit.
 std::string ReasonOf(const Checkpoint& checkpoint, const TensorLocation& location,
                      const WeightNames& names) {
   const std::string& name = location.tensor->name;
@@ -123,7 +123,7 @@ std::optional<DetectedConvention> GuessOfNames(const Checkpoint& checkpoint,
   return std::nullopt;
 }
 
-/// Orders in which the scales of a weight may lie, by their number.
+/// Possible orders of a weight's scales, by their number of items.
 enum class ScaleOrders : std::uint8_t { kRows, kTiles, kBoth, kNone };
 
 bool FitsOrder(const TensorEntry& codes, const TensorEntry& scale, bool swizzled) {
@@ -136,7 +136,7 @@ bool FitsOrder(const TensorEntry& codes, const TensorEntry& scale, bool swizzled
   }
 }
 
-/// Compares the scales at `location` with the shapes of both orders; kNone if it holds no such
+/// Compares the scales at `location` with the shapes of both orders; kNone if there are no such
 /// scales.
 ScaleOrders OrdersOf(const Checkpoint& checkpoint, const TensorLocation& location) {
   constexpr std::string_view kCodes = ".weight", kScale = ".weight_scale", kGlobal = "_2";
@@ -157,8 +157,8 @@ ScaleOrders OrdersOf(const Checkpoint& checkpoint, const TensorLocation& locatio
   return tiles ? ScaleOrders::kTiles : ScaleOrders::kRows;
 }
 
-/// Distinguishes ComfyUI's NVFP4 and MXFP8 from those of others, which have the same names and
-/// types: ComfyUI's scales lie in the tiles that GEMMs read. One weight whose scales fit only one
+/// Distinguishes ComfyUI's NVFP4 and MXFP8 from other conventions with the same names and types:
+/// ComfyUI's scales are in the tiles that GEMMs read. One weight with scales that fit only one
 /// order decides for all. If all weights fit both orders, the convention is ambiguous.
 std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint) {
   const std::string* ambiguous = nullptr;
@@ -183,7 +183,7 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
                        *ambiguous)}};
 }
 
-/// Finds codes and scales that fit no row of names: without scales they may be unscaled FP8.
+/// Finds codes and scales that fit no row of names. Codes without scales may be unscaled FP8.
 std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
   std::size_t fp8 = 0;
   for (const TensorLocation& location : checkpoint.tensors()) {
@@ -208,7 +208,7 @@ std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
            .assumed = true}};
 }
 
-/// Finds the convention. Its codes may be integers.
+/// Finds the convention. Does not check whether its codes are integers.
 DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   if (const std::string* orphan = FindOrphan(checkpoint)) {
     return {
@@ -232,7 +232,7 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   return {std::string(kPlainName), "no tensor is quantized"};
 }
 
-/// Returns a convention's name, followed by the name of the format that config.json states.
+/// Returns a convention's name, followed by the format's name from config.json.
 std::string WithFormat(const Checkpoint& checkpoint, std::string_view convention) {
   const json config = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
   for (const char* key : {"format", "quant_algo"}) {

@@ -11,17 +11,17 @@ namespace narrowfloat::io {
 /// Names a checkpoint without quantized tensors.
 inline constexpr std::string_view kPlainName = "plain";
 
-/// Names a checkpoint that holds this library's buffers but not their metadata, which programs that
-/// read and save tensors leave out.
+/// Names a checkpoint with this library's buffers but without their metadata. Programs that read
+/// and save tensors drop the metadata.
 inline constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 
-/// Names a checkpoint that fits two conventions, which read different values from it.
+/// Names a checkpoint that fits two conventions with different values.
 inline constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
 
-/// The convention that a checkpoint is written in, and how that was found.
+/// The convention of a checkpoint, and the evidence for it.
 struct DetectedConvention {
-  std::string name;      // a convention's name or quant_method, "plain", or a text that tells why
-                         // the checkpoint cannot be read
+  std::string name;      // a convention's name or quant_method, "plain", or the reason why the
+                         // checkpoint cannot be read
   std::string reason;    // the evidence in the checkpoint
   bool assumed = false;  // whether there is no evidence; commands then print `reason`
 };

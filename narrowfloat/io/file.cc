@@ -21,9 +21,9 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
-// A safetensors file holds its tensors sorted by type, so a job that writes them in another order
-// appends at one position per type; each position has a buffer, a Run. Writes of less than 64 kB
-// take longer than copying into a buffer.
+// Tensors of a safetensors file are sorted by type, so a job that writes them in another order
+// appends at one position per type. Each position has a buffer, a Run: writes of less than 64 kB
+// take longer than a copy to a buffer.
 constexpr std::size_t kRuns = 6, kRunBytes = std::size_t{256} << 10;
 constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
@@ -31,7 +31,7 @@ constexpr std::string_view kTemporarySuffix = ".partial";
 constexpr mode_t kModeBits = S_IRWXU | S_IRWXG | S_IRWXO;
 
 FileDescriptor OpenForReading(const std::string& path) {
-  // Not blocking, so that a pipe in the place of a file is refused rather than waited for.
+  // O_NONBLOCK, so that a pipe at this path is rejected instead of blocking the call.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd >= 0) return FileDescriptor(fd);
   if (errno == ENOENT || errno == ENOTDIR) {
@@ -43,8 +43,8 @@ FileDescriptor OpenForReading(const std::string& path) {
   ThrowIo("read", path, errno);
 }
 
-/// Locks a new temporary file. Returns false if RemoveLeftovers took it before it was locked. A
-/// file system without locks is accepted: leftovers stay there.
+/// Locks a new temporary file. Returns false if RemoveLeftovers removed it before the lock. Accepts
+/// a file system without locks, where leftovers stay.
 bool LockTemporary(const FileDescriptor& fd) {
   struct stat status {};
   return ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0
@@ -52,24 +52,24 @@ bool LockTemporary(const FileDescriptor& fd) {
              : ::fstat(fd.get(), &status) != 0 || status.st_nlink > 0;
 }
 
-/// Returns the permission bits of the regular file at `path`, which a new file replaces; nullopt if
-/// nothing is there. Follows links. Errors: InvalidArgument if something else is there.
+/// Returns the permission bits of the regular file at `path` that a new file replaces; nullopt if
+/// there is none. Follows links. Errors: InvalidArgument if `path` is not a regular file.
 std::optional<mode_t> ModeOfReplaced(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
   if (S_ISREG(status.st_mode)) return status.st_mode & kModeBits;
-  // A rename would replace a device or pipe, which its users could then no longer open.
+  // A rename would replace a device or pipe, and programs could then no longer open it.
   throw InvalidArgument(
       fmt::format("write: {}, must be a regular file or a new one", path.string()));
 }
 
-/// Creates a file with an unused name. The process id makes the names of one machine differ; on a
-/// folder that several machines share, O_EXCL refuses a name that is in use.
+/// Creates a file with an unused name. The process id makes names differ within one machine. In a
+/// folder that several machines share, O_EXCL rejects a name that is in use.
 FileDescriptor OpenTemporary(const std::filesystem::path& path, mode_t new_mode,
                              std::filesystem::path& temporary) {
   static std::atomic<unsigned> counter = 0;
   const std::optional<mode_t> replaced = ModeOfReplaced(path);
-  // Private until it gets the mode of the file that it replaces, which may be private.
+  // Private until it has the mode of the file that it replaces, which may be private too.
   const mode_t mode = replaced ? S_IRUSR | S_IWUSR : new_mode;
   for (;;) {
     temporary = FolderOf(path) / fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(),
@@ -172,7 +172,7 @@ void AtomicFile::Write(std::uint64_t offset, std::span<const std::byte> bytes) {
   } else {
     if (runs_.size() == kRuns) {
       Flush(runs_.front());
-      std::rotate(runs_.begin(), runs_.begin() + 1, runs_.end());  // its memory is used again
+      std::rotate(runs_.begin(), runs_.begin() + 1, runs_.end());  // reuses its memory
     } else {
       runs_.emplace_back().bytes.reserve(kRunBytes);
     }
@@ -198,7 +198,7 @@ void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> b
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
   if (unsubmitted_bytes_ < kStartBytes) return;
-  // A hint: where the file system does not take it, Commit does all of the work.
+  // A hint: if the file system does not support it, Commit does all of the work.
   ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   unsubmitted_bytes_ = 0;
 }
@@ -212,7 +212,7 @@ void AtomicFile::Commit() {
 
 bool AtomicFile::CommitNew() {
   FlushToDisk();
-  // Unlike rename, link replaces no file. The destructor removes the other name.
+  // Unlike rename, link replaces no file. The destructor removes the temporary name.
   if (::link(temporary_.c_str(), path_.c_str()) != 0) {
     if (errno == EEXIST) return false;
     const bool has_links = errno != EPERM && errno != ENOTSUP && errno != ENOSYS;
@@ -230,8 +230,8 @@ void AtomicFile::FlushToDisk() {
 }
 
 void AtomicFile::SyncFolder() {
-  // The new name is in the folder, which has to reach the disk too. A file system that cannot sync
-  // a folder says EINVAL and keeps its own order.
+  // The new name is in the folder, which must be synchronized too. A file system that cannot do so
+  // returns EINVAL and orders its writes itself.
   const FileDescriptor folder(::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0 && ::fsync(folder.get()) != 0 && errno != EINVAL) {
     ThrowIo("write", path_, errno);
@@ -244,7 +244,7 @@ void RemoveLeftovers(const std::filesystem::path& folder) {
        at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (!name.starts_with(kTemporaryPrefix) || !name.ends_with(kTemporarySuffix)) continue;
-    // Not blocking, so that a pipe of such a name is not waited for.
+    // O_NONBLOCK, so that a pipe with such a name does not block the call.
     const FileDescriptor fd(
         ::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct stat status {};

@@ -12,8 +12,8 @@
 
 namespace narrowfloat::io {
 
-/// Element types that a safetensors header can name. The order is the reference writer's: a file's
-/// tensors lie in falling order of it, so that a mixed file stays aligned.
+/// Element types of safetensors headers, in the reference writer's order: a file's tensors are
+/// sorted by it, descending, so that a mixed file stays aligned.
 enum class FileDType : std::uint8_t {
   kBool,
   kF4,
@@ -41,10 +41,10 @@ enum class FileDType : std::uint8_t {
 
 struct FileDTypeInfo {
   std::string_view name;
-  std::uint64_t bits;  // of one element; a tensor of a narrower one than a byte is packed
+  std::uint64_t bits;  // of one element; elements narrower than a byte are packed
 };
 
-/// Indexed by FileDType.
+/// The types' names and bits, indexed by FileDType.
 inline constexpr auto kFileDTypes = std::to_array<FileDTypeInfo>({
     {"BOOL", 8},         // a byte each
     {"F4", 4},           // E2M1, two in a byte
@@ -53,7 +53,7 @@ inline constexpr auto kFileDTypes = std::to_array<FileDTypeInfo>({
     {"U8", 8},           //
     {"I8", 8},           //
     {"F8_E5M2", 8},      //
-    {"F8_E4M3", 8},      // the finite one: NaN at 0x7F and 0xFF
+    {"F8_E4M3", 8},      // without infinity: NaN at 0x7F and 0xFF
     {"F8_E8M0", 8},      //
     {"F8_E4M3FNUZ", 8},  //
     {"F8_E5M2FNUZ", 8},  //
@@ -75,7 +75,7 @@ constexpr const FileDTypeInfo& Info(FileDType dtype) {
   return kFileDTypes[static_cast<std::size_t>(dtype)];
 }
 
-/// Returns whether a type is a float of at most 8 bits: one of codes or of scales.
+/// Returns whether a type is a float of at most 8 bits, as codes and scales are.
 constexpr bool IsNarrowFloat(FileDType dtype) {
   return Info(dtype).bits <= 8 && Info(dtype).name.front() == 'F';
 }
@@ -85,16 +85,16 @@ constexpr bool IsFp8(FileDType dtype) {
   return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
 }
 
-/// Returns the type of that name, or nothing.
+/// Returns the type of that name, or nullopt.
 std::optional<FileDType> FindFileDType(std::string_view name);
 
-/// Returns the type that a tensor of this type is quantized from, or nothing.
+/// Returns the float type of a plain tensor that can be quantized; nullopt for other types.
 std::optional<DType> WideFloat(FileDType dtype);
 
-/// Returns the file's type of a buffer.
+/// Returns the file's type for a buffer's type.
 FileDType FileDTypeOf(DType dtype);
 
-/// Returns the file's type of a scheme's codes: that of their format; packed codes are bytes.
+/// Returns the file's type of a scheme's codes: their format's type; U8 for packed codes.
 FileDType FileDTypeOfCodes(const SchemeInfo& scheme);
 
 /// Returns the file's type of a scheme's scales.

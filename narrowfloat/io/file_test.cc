@@ -17,7 +17,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-/// Files of this process end at `bytes` while it lives: a full disk that needs no disk.
+/// Limits the size of this process's files during its lifetime, to simulate a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -94,7 +94,7 @@ TEST(AtomicFileTest, PiecesOfAnySizeAndOrderComeTogether) {
   constexpr std::size_t kSize = std::size_t{3} << 20, kPlaces = 9;
   std::string text(kPlaces * kSize, '\0');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7919 >> 8);
-  // Each place grows by pieces in turn, small, odd and large; there are more than are kept.
+  // Each position gets pieces in turn, small, odd and large; there are more positions than buffers.
   AtomicFile file(folder / "out");
   std::size_t written = 0, step = 0;
   while (written < kSize) {
@@ -181,7 +181,7 @@ TEST(AtomicFileTest, APipeNamedAsALeftoverIsNotWaitedFor) {
   const TemporaryFolder folder;
   const std::filesystem::path pipe = folder / ".narrowfloat-1-1.partial";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  ::alarm(30);  // ends a program that waits
+  ::alarm(30);  // ends a program that blocks
   RemoveLeftovers(folder.path());
   ::alarm(0);
   EXPECT_TRUE(std::filesystem::is_fifo(pipe)) << "it is no file of this program";

@@ -30,7 +30,7 @@ std::size_t Dimension(const Shape& shape, std::size_t from_the_end) {
              : static_cast<std::size_t>(shape[shape.size() - 1 - from_the_end]);
 }
 
-/// The grid of swizzled scales; a weight with several matrices has none.
+/// Returns the grid of swizzled scales. Requires: the weight has one matrix.
 ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
   const std::size_t lines = CeilDiv(weight.rows, block.rows);
   const std::size_t blocks = CeilDiv(weight.cols, block.cols);
@@ -41,8 +41,8 @@ ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
           .order = ScaleOrder::kLineMajor};
 }
 
-/// Returns the dimensions that may stand before those of a matrix of scales: those of the codes,
-/// the same in one, or none for one matrix.
+/// Returns the allowed dimensions before the last two of the scales: as in the codes, merged to
+/// one, or none for one matrix.
 std::vector<Shape> LeadingDimensions(const ForeignWeight& weight) {
   Shape own(weight.shape.begin(), weight.shape.end() - 2);
   if (FlattenShape(own).Size() != weight.matrices) own.clear();  // one scale for all matrices
@@ -53,20 +53,20 @@ std::vector<Shape> LeadingDimensions(const ForeignWeight& weight) {
   return leading;
 }
 
-/// Returns the shapes that the scales of one matrix may have. One scale per row: [N, 1] and [N],
-/// never [1, N], which is a row of tiles.
+/// Returns the allowed shapes of the scales of one matrix. One scale per row: [N, 1] and [N], never
+/// [1, N], which is a row of tiles.
 std::vector<Shape> MatrixShapes(const ForeignWeight& weight, BlockShape block) {
   const auto rows = static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows));
   const auto cols = static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols));
   std::vector<Shape> shapes = {{rows, cols}, {rows, 1, cols, 1}};  // the second one: ModelOpt
   if (block == BlockShape{weight.rows, weight.cols}) shapes.insert(shapes.end(), {{}, {1}});
   if (block.rows == 1 && cols == 1) shapes.push_back({rows});
-  // Llama 4: as the float tensor lies, or transposed.
+  // Llama 4: in the float tensor's orientation, or transposed.
   if (block == BlockShape{weight.rows, 1}) shapes.insert(shapes.end(), {{cols}, {cols, 1}});
   return shapes;
 }
 
-/// Returns whether scales of a shape may be those of a block size; swizzled, any shape of as many
+/// Returns whether a shape of scales fits a block size; for swizzled scales, any shape with as many
 /// items as the padded grid.
 bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
   if (weight.swizzled) {
@@ -92,7 +92,7 @@ bool SameScales(const ForeignWeight& weight, BlockShape a, BlockShape b) {
   return same(weight.rows, a.rows, b.rows) && same(weight.cols, a.cols, b.cols);
 }
 
-/// Returns the shapes of scales that fit a weight: "2x2 for blocks of 128x128 or ...".
+/// Returns the shapes of scales that fit a weight, as text: "2x2 for blocks of 128x128 or ...".
 std::string ExpectedText(const ForeignWeight& weight, std::span<const BlockShape> candidates) {
   std::string text;
   for (const BlockShape block : candidates) {
@@ -110,7 +110,7 @@ std::string ExpectedText(const ForeignWeight& weight, std::span<const BlockShape
   return text;
 }
 
-/// Returns whether the scales fit 6-bit codes, of which four lie in three bytes.
+/// Returns whether the scales fit 6-bit codes, four of which are stored in three bytes.
 bool IsMxfp6(const ForeignWeight& weight, const Shape& scale) {
   if (!weight.Packed() || !HoldsExponents(weight.scale)) return false;
   ForeignWeight six_bits = weight;
@@ -118,7 +118,7 @@ bool IsMxfp6(const ForeignWeight& weight, const Shape& scale) {
   return six_bits.cols * 3 / 2 == weight.cols && Fits(six_bits, {1, kMxBlock}, scale);
 }
 
-/// Returns the block with the size of the matrix where it spans the whole of it.
+/// Returns the block with sizes of 0 replaced by the matrix's sizes.
 BlockShape Resolved(const ForeignWeight& weight, BlockShape block) {
   return {block.rows == 0 ? weight.rows : block.rows, block.cols == 0 ? weight.cols : block.cols};
 }
@@ -137,7 +137,7 @@ std::vector<BlockShape> Candidates(const ForeignWeight& weight) {
   return candidates;
 }
 
-/// The codes' matrix, counted in values.
+/// Sets the shape of the codes' matrices, counted in values.
 void SetShape(ForeignWeight& weight, const WeightNames& names, const TensorEntry& codes) {
   Shape shape = codes.shape;
   if (names.blocked && shape.size() == 4) {
@@ -178,7 +178,7 @@ float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
   }
 }
 
-/// Every block's scale in fp32.
+/// Returns every block's scale in fp32.
 std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
   std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
   const std::size_t per_global = scales.size() / weight.globals;
@@ -214,7 +214,7 @@ void StoreValues(std::span<const float> values, DType dtype, std::byte* out) {
   }
 }
 
-/// Decodes a weight patch by patch. The values of a patch lie in the order of the output.
+/// Decodes a weight patch by patch. The values of a patch have the order of the output.
 class WeightDecoder {
  public:
   static constexpr std::size_t kRows = 64, kCols = 256;  // of a patch
@@ -262,7 +262,7 @@ class WeightDecoder {
     }
   }
 
-  /// Decodes adjacent values of a row, which begin at an even column.
+  /// Decodes adjacent values of a row. Requires: `col` is even.
   void DecodeRun(std::size_t matrix, std::size_t row, std::size_t col, std::span<float> out) const {
     const std::size_t item = (matrix * weight_.rows + row) * weight_.cols + col;
     const float* scales =
@@ -286,7 +286,7 @@ class WeightDecoder {
       return;
     }
     const std::byte* codes = in_.codes.data() + item / 2;
-    const std::size_t low = weight_.high_half_first ? 1 : 0;  // place of the low half's value
+    const std::size_t low = weight_.high_half_first ? 1 : 0;  // index of the low half's value
     for (std::size_t i = 0; i < out.size(); i += 2) {
       out[i + low] = value(codes[i / 2] & std::byte{0xF});
       out[i + 1 - low] = value(codes[i / 2] >> 4);
@@ -351,7 +351,7 @@ void SetGlobal(const Description& given, ForeignWeight& weight) {
 
 void CheckPacking(const Description& given, const ForeignWeight& weight) {
   if (!weight.Packed()) return;
-  if (weight.cols % 2 != 0) {  // F4: a byte would hold codes of two rows
+  if (weight.cols % 2 != 0) {  // F4: a byte would have codes of two rows
     given.Refuse(fmt::format("'{}' must have rows of an even number of values, got {}",
                              given.codes.name, weight.cols));
   }
@@ -362,8 +362,8 @@ void CheckPacking(const Description& given, const ForeignWeight& weight) {
   }
 }
 
-/// Returns the block whose scales have the shape that is stored: the one that is described, if it
-/// fits, else the first of those that files use. Refuses a shape that fits blocks of other values.
+/// Returns the block that fits the shape of the stored scales: the described block if it fits, else
+/// the first common one. Rejects a shape that fits blocks with other scales too.
 BlockShape FindBlock(const Description& given, const ForeignWeight& weight) {
   const TensorEntry &codes = given.codes, &scale = given.scale;
   std::vector<BlockShape> candidates = given.names.scales_of_columns

@@ -18,17 +18,17 @@
 
 namespace narrowfloat::io {
 
-/// A quantized weight of another convention: codes in rows, one scale per block of a matrix.
+/// A quantized weight of another convention: codes in rows, and one scale per block of a matrix.
 struct ForeignWeight {
   FileDType codes, scale;          // U8, I8 and F4 codes are E2M1, two per byte
   std::size_t matrices = 1;        // stacked experts
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
-  BlockShape block{};              // of a matrix; a block may be the whole of it
+  BlockShape block{};              // of a matrix; may be the whole matrix
   GlobalScale global = GlobalScale::kNone;
-  std::size_t globals = 1;       // scales of a whole matrix: one for all matrices, or one for each
-  bool transposed = false;       // the float tensor lies transposed
-  bool swizzled = false;         // scales lie in the tiles that GEMMs read, padded
-  bool high_half_first = false;  // of two codes in a byte; else the low half is the first
+  std::size_t globals = 1;       // scales of the whole tensor: one for all matrices, or one each
+  bool transposed = false;       // the float tensor is stored transposed
+  bool swizzled = false;         // scales are in the tiles that GEMMs read, padded
+  bool high_half_first = false;  // the high half of a byte has the first code, else the low half
   Shape shape{};                 // of the float tensor
   std::string input_scale{};     // name of the tensor with the one scale of the layer's inputs
 
@@ -39,11 +39,11 @@ struct ForeignWeight {
   }
 };
 
-/// Returns the format as text: "e4m3 1x32 F8_E8M0"; the block of one scale is "tensor", in a stack
-/// "matrix".
+/// Returns the format as text: "e4m3 1x32 F8_E8M0". With one scale, the block is "tensor", or
+/// "matrix" in a stack.
 std::string FormatText(const ForeignWeight& weight);
 
-/// Returns whether a tensor of that type may hold codes.
+/// Returns whether tensors of that type may be codes.
 bool MayHoldCodes(FileDType dtype);
 
 /// Returns whether scales of that type are E8M0 codes.
@@ -52,20 +52,20 @@ bool HoldsExponents(FileDType dtype);
 /// Returns the name of the format of codes: "e4m3".
 std::string_view ElementOf(const ForeignWeight& weight);
 
-/// Returns the value of each code; of packed codes, of the low half of each byte.
+/// Returns the value of each code; for packed codes, of the low half of each byte.
 std::array<float, 256> ValuesOfCodes(FileDType codes);
 
-/// Facts about a weight beside the types and shapes of its tensors.
+/// Facts about a weight besides the types and shapes of its tensors.
 struct WeightHints {
-  // The block that the model's configuration or the weight's description states; a size of 0 is
-  // that of the matrix.
+  // The block in the model's configuration or in the weight's description; a size of 0 is the size
+  // of the matrix.
   std::optional<BlockShape> block{};
   bool swizzled = false, high_half_first = false;
   bool needs_global = true;  // whether E4M3 scales need a scale of the whole tensor
 };
 
-/// Finds from types and shapes how a weight is cut into blocks. `global` is null without a scale of
-/// the whole tensor. Stacked experts with one scale in all count as one matrix.
+/// Determines a weight's blocks from types and shapes. `global` is null without a scale of the
+/// whole tensor. Stacked experts with a single scale count as one matrix.
 /// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other;
 /// Unsupported for MXFP6.
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
@@ -75,11 +75,11 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
 /// Returns scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
 float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
 
-/// Returns the block that spans a matrix; of an empty one 1x1 or a line of it, since sizes are
-/// divided by a block's.
+/// Returns the block that spans a matrix. For an empty matrix, its sizes are at least 1, since
+/// sizes are divided by them.
 BlockShape WholeBlock(const MatrixShape& matrix);
 
-/// Returns FP8 codes that are values: their one scale is 1 and in no tensor.
+/// Returns a weight of FP8 codes that are values: its one scale is 1 and not stored.
 ForeignWeight UnscaledWeight(const TensorEntry& codes);
 
 /// The bytes of a weight's tensors.
@@ -87,19 +87,19 @@ struct ForeignBytes {
   std::span<const std::byte> codes, scale, global;
 };
 
-/// Returns the bytes of a weight's tensors, which are codes, scale and global, by name. The scale
-/// of an unscaled weight is a 1.0f.
+/// Returns the bytes of a weight's tensors by name, from the order codes, scale, global. The scale
+/// of an unscaled weight is 1.0f.
 ForeignBytes NamedParts(std::span<const std::span<const std::byte>> tensors);
 
 /// Returns swizzled scales row by row, without padding. Requires: `weight.swizzled`.
 std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const std::byte> scale);
 
-/// Returns bytes of two codes with their halves exchanged.
+/// Returns bytes of two codes each with their halves exchanged.
 std::vector<std::byte> ExchangeHalves(std::span<const std::byte> codes);
 
-/// Writes the values of a weight: code times scale, scale being the block's times or divided by the
-/// tensor's in fp32, rounded to `dtype` (nearest-even, overflow to infinity). A scale of the whole
-/// tensor that is zero divides to zero: its expert saw no data. Requires: sizes as described.
+/// Writes the values of a weight: code times scale, rounded to `dtype` (nearest-even, overflow to
+/// infinity). The scale is the block's times, or divided by, the tensor's, in fp32. Division by a
+/// tensor's scale of zero gives zero: its expert saw no data. Requires: sizes as described.
 void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
                   std::span<std::byte> out, int threads);
 

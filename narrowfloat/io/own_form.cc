@@ -16,7 +16,7 @@
 namespace narrowfloat::io {
 namespace {
 
-/// Returns whether the scales of two weights belong to the same blocks, of whatever type they are.
+/// Returns whether the scales of two weights belong to the same blocks, with any types.
 bool SameBlocks(const ForeignWeight& a, const ForeignWeight& b) {
   return a.matrices == b.matrices && a.rows == b.rows && a.cols == b.cols && a.block == b.block;
 }
@@ -25,13 +25,13 @@ bool SameCodes(FileDType a, FileDType b, bool packed) {
   return packed || a == b;
 }
 
-/// Returns the form of a scheme's tensors of that shape; nullopt if other conventions have none.
+/// Returns the form of a scheme's tensors of that shape; nullopt if it has none.
 std::optional<ForeignWeight> FormOfScheme(const SchemeInfo& scheme, const Shape& shape) {
   try {
     return FormOf(AsStored({"", {.scheme = &scheme}, shape, DType::kFloat32}));
   } catch (const Unsupported&) {
     return std::nullopt;
-  } catch (const InvalidArgument&) {  // the shape does not suit the blocks
+  } catch (const InvalidArgument&) {  // the shape does not fit the blocks
     return std::nullopt;
   }
 }
@@ -41,8 +41,8 @@ bool Holds(const ForeignWeight& own, const ForeignWeight& form, bool widens) {
                       (HoldsExponents(own.scale) && HoldsExponents(form.scale)) ||
                       (own.scale == FileDType::kF32 &&
                        (WideFloat(form.scale) || (widens && HoldsExponents(form.scale))));
-  // A scale of the whole tensor that a scheme has no place for must not be lost. One without it is
-  // a scale of 1.
+  // A scheme must be able to store the scale of the whole tensor. A weight without this scale has a
+  // scale of 1.
   const bool global = own.global != GlobalScale::kNone || form.global == GlobalScale::kNone;
   return global && own.Packed() == form.Packed() &&
          SameCodes(own.codes, form.codes, own.Packed()) && SameBlocks(own, form) && scales;
@@ -52,8 +52,8 @@ void StoreFloat(float value, std::span<std::byte> out) {
   std::memcpy(out.data(), &value, sizeof value);
 }
 
-/// Returns the amax that gives the scale of the whole tensor, or the nearest one: an amax is
-/// multiplied by a constant and rounded, so that some scales lie between two results.
+/// Returns the amax that gives the scale of the whole tensor, or the nearest one. Some scales have
+/// no exact amax, because an amax is multiplied by a constant and rounded.
 float AmaxOfGlobal(const CanonicalWeight& weight, float e4m3_max) {
   float global = weight.globals.front();
   if (weight.form.global == GlobalScale::kDivides) global = global == 0 ? 0.0f : 1.0f / global;
@@ -92,7 +92,7 @@ void StorePadded(const ForeignWeight& form, std::span<const std::byte> scales,
 }  // namespace
 
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
-  const bool empty = FlattenShape(form.shape).Size() == 0;  // its scale would have no block
+  const bool empty = FlattenShape(form.shape).Size() == 0;  // its scale would belong to no block
   if (form.transposed || form.globals > 1 || empty) return std::nullopt;
   for (const bool widens : {false, true}) {
     for (const SchemeInfo& scheme : kSchemes) {

@@ -10,19 +10,19 @@
 
 namespace narrowfloat::io {
 
-/// Returns the spec of this library whose rowwise buffers hold the codes and scales of such a
-/// weight; nullopt if there is none. Scales that are powers of two may become fp32.
+/// Returns the spec of this library with rowwise buffers that can store a weight's codes and
+/// scales; nullopt if there is none. Power-of-two scales may become fp32.
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form);
 
-/// Returns the same for a tensor of another convention. Errors: Unsupported if no scheme has such
-/// blocks and scales; the message begins with `operation`.
+/// Does as OwnSpec for a tensor of another convention. Errors: Unsupported if no scheme has such
+/// blocks and scales; `operation` begins the message.
 QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor);
 
-/// Stores each of `tensor`'s entries in `out`, padding as zeros. The scale of a whole tensor is
-/// kept as an amax, which rounds once where no amax gives that scale; of per-tensor FP8, `scale` is
-/// the reciprocal of scale_inv and amax_rowwise the largest magnitude of the values. Requires:
-/// tensor is AsStored of OwnSpec(weight.form) and the weight's shape; `out` has the bytes of each
-/// entry.
+/// Stores each of `tensor`'s entries in `out`, with zeros as padding. Stores the scale of a whole
+/// tensor as an amax, which is rounded if no amax gives exactly that scale. For per-tensor FP8,
+/// `scale` is the reciprocal of scale_inv, and amax_rowwise the largest magnitude of the values.
+/// Requires: tensor is AsStored of OwnSpec(weight.form) and the weight's shape; `out` has the bytes
+/// of each entry.
 void StoreOwnBuffers(const StoredTensor& tensor, const CanonicalWeight& weight,
                      std::span<const std::span<std::byte>> out);
 

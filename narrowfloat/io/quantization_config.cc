@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses the text of a config.json, which must be an object.
+/// Parses the text of a config.json. Errors: InvalidArgument if it is not an object.
 nlohmann::json ParseConfig(const std::string& text) {
   const std::string source = fmt::format("config: {}", kConfigFile);
   nlohmann::json config = ParsePythonJson(source, text, kCompanionDepth);
@@ -28,8 +28,8 @@ nlohmann::json ParseConfig(const std::string& text) {
   return config;
 }
 
-/// Returns whether a model of this type has an embedding, but not the output head `head`: then the
-/// two are tied. config.json need not say so: models have their own defaults.
+/// Returns whether a model of this type has an embedding, but not the output head `head`: the two
+/// are tied then. config.json may not state this, because models have their own defaults.
 bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& model_type,
                  const std::string& head) {
   const auto is_head = [&](const ModelTensor& tensor) {
@@ -42,9 +42,9 @@ bool HasTiedHead(std::span<const ModelTensor> tensors, const std::string& model_
          });
 }
 
-/// Prefixes that readers may put before the name of a module: none; `model.` if the model has an
-/// output head; and, for the text model of a multimodal one, `language_model.`, which transformers
-/// puts after `model.` since version 4.52 and put before it until then.
+/// Prefixes that readers may add to the name of a module: none; `model.` if the model has an output
+/// head; and `language_model.` for the text model of a multimodal one. Since version 4.52,
+/// transformers puts it after `model.`; earlier versions put it before.
 constexpr std::string_view kModelPrefixes[] = {"", "model.", "language_model.",
                                                "model.language_model.", "language_model.model."};
 
@@ -56,8 +56,8 @@ std::string_view InnerName(std::string_view module) {
   return module;
 }
 
-/// Returns the names that readers may have for a module. Towers of CLIP and SigLIP have a
-/// component `vision_model` that transformers 5 drops.
+/// Returns the names that readers may use for a module. Towers of CLIP and SigLIP have a component
+/// `vision_model`; transformers 5 drops it.
 std::vector<std::string> Spellings(std::string_view module) {
   constexpr std::string_view kTower = "vision_tower.", kOldTower = "vision_tower.vision_model.";
   const std::string inner(InnerName(module));
@@ -74,7 +74,7 @@ std::vector<std::string> Spellings(std::string_view module) {
   return spellings;
 }
 
-/// Adds the other spellings of plain modules at the end, but none that a quantized module may have.
+/// Appends the other spellings of plain modules, except spellings that quantized modules may have.
 void AddSpellings(std::span<const ModelTensor> tensors, std::vector<std::string>& plain) {
   std::set<std::string> taken(plain.begin(), plain.end());
   for (const ModelTensor& tensor : tensors) {
@@ -89,11 +89,11 @@ void AddSpellings(std::span<const ModelTensor> tensors, std::vector<std::string>
   }
 }
 
-/// Returns the modules whose matrix stays plain, by the names that owners use. Stacked experts are
-/// parameters of one module, which is named if all of them stay plain; else their own names are.
+/// Returns the modules with a plain matrix, by the names that owners use. Stacked experts are
+/// parameters of one module. Returns the module if all of them are plain, else their own names.
 std::vector<std::string> PlainModules(std::span<const ModelTensor> tensors,
                                       const nlohmann::json& model) {
-  std::set<std::string_view> mixed;  // modules of experts, some of which are quantized
+  std::set<std::string_view> mixed;  // modules of experts with quantized and plain ones
   for (const ModelTensor& tensor : tensors) {
     if (tensor.quantized && config::IsStackedExperts(tensor.name)) {
       mixed.insert(ModuleOf(tensor.name));
@@ -114,8 +114,8 @@ std::vector<std::string> PlainModules(std::span<const ModelTensor> tensors,
   return modules;
 }
 
-/// Copies the convention's kept_key, if the input is of the same convention and the formats of the
-/// output have not set it.
+/// Copies the convention's kept_key, if the input has the same convention and the output's formats
+/// have not set it.
 void KeepKey(const ConventionRow& convention, const nlohmann::json& input, Json& output) {
   if (convention.kept_key == nullptr || TextAt(input, {"quant_method"}) != convention.name) return;
   const auto value = TextAt(input, {convention.kept_key});

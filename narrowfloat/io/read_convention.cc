@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns the block of the strategy that all groups of compressed-tensors have; nullopt if they
-/// differ or have another strategy.
+/// Returns the block of the strategy that all groups of compressed-tensors have; nullopt if the
+/// strategies differ or have no known block.
 std::optional<BlockShape> BlockOfStrategy(const json& groups) {
   std::optional<BlockShape> block;
   for (const json& group : groups) {
@@ -37,7 +37,7 @@ std::optional<BlockShape> BlockOfStrategy(const json& groups) {
   return block;
 }
 
-/// The block that the configuration names, under the key of any convention.
+/// Returns the block in the configuration, under the key of any convention.
 std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
   json block = ValueAt(quantization, {"weight_block_size"});
   const json groups = ValueAt(quantization, {"config_groups"});
@@ -55,8 +55,8 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
                   ShortenedJson(block)));
 }
 
-/// Refuses a configuration that says of some weights that they mean something else than their codes
-/// and scales.
+/// Rejects a configuration that gives some weights another meaning than their codes and
+/// scales.
 void CheckMeaning(const std::string& source, const json& quantization, const char* key) {
   const json value = ValueAt(quantization, {key});
   if (value.is_null() || (value.is_object() && ValueAt(value, {"config_groups"}).empty())) return;
@@ -64,7 +64,7 @@ void CheckMeaning(const std::string& source, const json& quantization, const cha
       fmt::format("{}: {} is not supported, it changes what weights mean", source, key));
 }
 
-/// Returns whether a tensor of that type may hold integers that stand for values.
+/// Returns whether tensors of that type may be integer codes.
 bool MayHoldIntegers(FileDType dtype) {
   return dtype == FileDType::kI8 || dtype == FileDType::kU8 || dtype == FileDType::kI32;
 }
@@ -79,7 +79,7 @@ bool IsCodes(const WeightNames& names, const TensorEntry& entry) {
   return entry.name.ends_with(names.codes) && MayHoldCodes(entry.dtype);
 }
 
-/// Returns the names of the weights that have a part of such a name and type; nullptr: no weight.
+/// Returns the names of weights with a part of this name and type; nullptr if it is no such part.
 const WeightNames* FindPart(const ConventionRow& convention, const TensorEntry& entry) {
   const bool is_float = WideFloat(entry.dtype).has_value();
   for (const WeightNames& names : convention.weights) {
@@ -91,7 +91,7 @@ const WeightNames* FindPart(const ConventionRow& convention, const TensorEntry& 
   return nullptr;
 }
 
-/// Returns whether a float model lacks tensors of that name, by the suffixes of the convention.
+/// Returns whether float models do not have tensors of that name, by the convention's suffixes.
 bool IsAccessory(const ConventionRow& convention, std::string_view name) {
   return EndsWithAny(name, convention.accessories) || EndsWithAny(name, convention.input_scales) ||
          (convention.has_cache_scales && IsCacheScale(name));
@@ -102,7 +102,7 @@ bool IsAccessory(const ConventionRow& convention, std::string_view name) {
       fmt::format("{}: '{}' is not supported, it changes what its weight means", source, name));
 }
 
-/// Refuses a tensor that float models do not have: copied, it would be lost or misread.
+/// Rejects a tensor that float models do not have: a copy of it would lose or change its meaning.
 void CheckIsPlain(const std::string& source, const ConventionRow& convention,
                   const TensorEntry& entry) {
   if (EndsWithAny(entry.name, convention.refused)) RefuseMeaning(source, entry.name);
@@ -168,8 +168,8 @@ class Grouping {
     Add(stem + std::string(names.plain), names, {codes, scale, global}, {.block = block_});
   }
 
-  /// `parts` are codes, scale and the scale of the whole tensor; the last, or the last two, may be
-  /// null.
+  /// Adds a weight. `parts` are codes, scale and the scale of the whole tensor; the last, or the
+  /// last two, may be null.
   void Add(std::string name, const WeightNames& names, const std::array<Found*, 3>& parts,
            const WeightHints& hints) {
     StoredTensor weight{.name = std::move(name)};
@@ -188,8 +188,8 @@ class Grouping {
     by_shard_[parts[0]->shard].push_back(std::move(weight));
   }
 
-  /// Returns the name of the tensor that has one scale for the inputs of a weight; empty if there
-  /// is none.
+  /// Returns the name of the tensor with one scale for a weight's inputs; an empty text if there is
+  /// none.
   std::string InputScaleOf(const std::string& weight) {
     if (!weight.ends_with(kPlainWeight)) return "";
     for (const std::string_view suffix : convention_.input_scales) {
@@ -244,8 +244,8 @@ class Grouping {
     by_shard_[rest.shard].push_back(std::move(tensor));
   }
 
-  /// Returns whether a tensor holds zero points of float codes, which float models lack. Refuses
-  /// others than zeros: codes are read without them.
+  /// Returns whether a tensor contains zero points of float codes; float models do not have them.
+  /// Rejects zero points that are not zero, because codes are decoded without them.
   bool IsZeroPoint(const TensorLocation& location) const {
     const StoredTensor& tensor = *location.tensor;
     if (!tensor.IsPlain() || !tensor.name.ends_with(kZeroPoint)) return false;
@@ -261,7 +261,7 @@ class Grouping {
     return true;
   }
 
-  /// Refuses a part of a weight whose other parts are missing: it would be copied as it stands.
+  /// Rejects a part of a weight if its other parts are missing: it would be copied unchanged.
   void CheckIsWhole(const TensorEntry& entry) const {
     const WeightNames* names = FindPart(convention_, entry);
     if (names == nullptr) return;
@@ -279,7 +279,7 @@ class Grouping {
   const ConventionRow& convention_;
   std::optional<BlockShape> block_;
   std::unordered_map<std::string_view, Found> found_;
-  std::unordered_set<std::string> accessories_;  // that descriptions name
+  std::unordered_set<std::string> accessories_;  // names from descriptions
   std::vector<std::vector<StoredTensor>> by_shard_;
 };
 

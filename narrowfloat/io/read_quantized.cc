@@ -12,7 +12,7 @@
 namespace narrowfloat::io {
 namespace {
 
-/// Returns the convention that a caller names.
+/// Returns the convention named by a caller.
 DetectedConvention NamedBy(const std::string& operation, const std::string& from) {
   CheckIsRead(operation, from);
   return {from, "named by the caller"};

@@ -8,14 +8,14 @@
 
 namespace narrowfloat::io {
 
-/// Finds the convention of a quantized checkpoint, or takes `from` for it if that is not empty, and
+/// Detects the convention of a quantized checkpoint, or uses `from` if that is not empty, and
 /// groups the tensors. `operation` begins messages. Errors: InvalidArgument for an unknown `from`,
 /// if no tensor is quantized, metadata is lost, parts are missing or two conventions fit;
 /// Unsupported for a convention that is not read.
 DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
                                  const std::string& from);
 
-/// Does what ReadQuantized does; leaves a checkpoint without quantized tensors as it is.
+/// Does as ReadQuantized, but leaves a checkpoint without quantized tensors unchanged.
 DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const std::string& from);
 
 }  // namespace narrowfloat::io

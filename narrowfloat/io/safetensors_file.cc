@@ -11,7 +11,7 @@
 namespace narrowfloat::io {
 namespace {
 
-/// Names the kind of file that begins with these bytes, if people take it for a safetensors file.
+/// Returns the kind of a file with these first bytes, if users often confuse it with safetensors.
 std::string_view LookAlike(std::string_view bytes) {
   constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
       {"version ", "a Git LFS pointer, of which the file itself was not fetched"},

@@ -15,14 +15,14 @@
 
 namespace narrowfloat::io {
 
-/// Returns the beginning of messages about a file: "safetensors: <path>".
+/// Returns the start of messages about a file: "safetensors: <path>".
 std::string SafetensorsSource(const std::filesystem::path& path);
 
-/// A safetensors file, its header read and checked, its data not yet. Any thread may read.
+/// A safetensors file with a checked header; the data is read on demand. Any thread may read.
 class SafetensorsFile {
  public:
-  /// Errors: InvalidArgument "safetensors: <path>: rule, value" if it is damaged or its header is
-  /// wrong; as InputFile.
+  /// Opens a file. Errors: InvalidArgument "safetensors: <path>: rule, value" if it is damaged or
+  /// its header is invalid; as InputFile.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::string& path() const { return file_.path(); }
@@ -44,21 +44,21 @@ class SafetensorsFile {
 };
 
 /// Writes a safetensors file: the header from a list of tensors, then their data in pieces, tensors
-/// in any order. The file appears when Finish returns, whole or not at all.
+/// in any order. The file is created completely by Finish, or not at all.
 class SafetensorsWriter {
  public:
-  /// Only names, types and shapes of `tensors` are read. Errors: InvalidArgument as LayOut and
-  /// PrintHeader; as AtomicFile.
+  /// Writes the header. Reads only names, types and shapes of `tensors`. Errors: InvalidArgument as
+  /// LayOut and PrintHeader; as AtomicFile.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> tensors,
                     Metadata metadata);
 
   const Header& header() const { return header_; }
 
-  /// Adds the next bytes of the tensor. Errors: InvalidArgument if there is no such tensor or it
+  /// Appends the next bytes of the tensor. Errors: InvalidArgument if there is no such tensor or it
   /// has fewer bytes; IoError.
   void Append(std::string_view name, std::span<const std::byte> bytes);
 
-  /// Puts the file in its place. Errors: InvalidArgument if a tensor still lacks bytes; IoError.
+  /// Moves the file to its path. Errors: InvalidArgument if a tensor still lacks bytes; IoError.
   void Finish();
 
  private:

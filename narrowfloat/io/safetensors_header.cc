@@ -31,12 +31,12 @@ template <class... Args>
 
 constexpr std::uint64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
 
-/// Counts the bytes that a header keeps in memory.
+/// Counts the bytes of text that a header needs in memory.
 class TextBudget {
  public:
   explicit TextBudget(const std::string& source) : source_(source) {}
 
-  /// Errors: InvalidArgument if all together exceed kMaxTextBytes.
+  /// Adds bytes. Errors: InvalidArgument if the sum exceeds kMaxTextBytes.
   void Add(std::size_t bytes) {
     if (bytes > kMaxTextBytes - used_) {
       Refuse(source_, "names, shapes and metadata must have at most {} bytes, got more",
@@ -89,8 +89,8 @@ void CheckSpan(const std::string& source, const TensorEntry& entry) {
   }
 }
 
-/// Collects a header while its text is parsed. No tree of JSON values is built: it would take up to
-/// forty times the memory of the text.
+/// Collects a header while its text is parsed, without a tree of JSON values: a tree would take up
+/// to forty times the memory of the text.
 class HeaderReader final : public StrictJsonEvents {
  public:
   explicit HeaderReader(const std::string& source)
@@ -179,7 +179,7 @@ class HeaderReader final : public StrictJsonEvents {
     CheckCount(source(), "keys of metadata", header_.metadata.size());
   }
 
-  /// A number or a constant, or a text in a wrong place.
+  /// Handles a number or a constant, or rejects a value in a wrong position.
   void OnOther(const json& value) override {
     if (Depth() == 1) RefuseMember(value.type_name());
     if (Depth() == 3) return AddNumber(value);
@@ -228,14 +228,14 @@ class HeaderReader final : public StrictJsonEvents {
   TextBudget budget_;
   Header header_;
   bool has_metadata_ = false;
-  TensorEntry entry_;                     // the member of the header that is being read
+  TensorEntry entry_;                     // the current member of the header
   std::array<bool, kFieldCount> seen_{};  // fields of `entry_`
-  Field field_ = kDType;                  // the one whose value comes next
+  Field field_ = kDType;                  // the field of the next value
   std::size_t count_ = 0;                 // numbers of its list so far
   std::string key_;                       // of metadata
 };
 
-/// Checks that tensors cover the data: no hole, no overlap, nothing after the last tensor.
+/// Checks that tensors cover the data: no hole, no overlap, no bytes after the last tensor.
 void CheckCover(const std::string& source, const Header& header, std::uint64_t data_bytes) {
   std::uint64_t at = 0;
   for (const TensorEntry& entry : header.tensors) {
@@ -257,7 +257,7 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
 }  // namespace
 
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
-  // First of all: the messages below, and others, print the shape.
+  // Checked first: the messages below, and others, print the shape.
   CheckRank(source, entry.name, entry.shape.size());
   const std::string_view dtype = Info(entry.dtype).name;
   std::uint64_t bits = 0;

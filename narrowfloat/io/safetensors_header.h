@@ -26,7 +26,7 @@ struct TensorEntry {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// A file's header. `tensors` lie in the order of their data, without holes.
+/// A file's header. `tensors` have the order of their data, without holes.
 struct Header {
   std::vector<TensorEntry> tensors;
   Metadata metadata;
@@ -39,8 +39,8 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference 
 inline constexpr std::uint64_t kHeaderLengthBytes = 8;         // little-endian, before the header
 inline constexpr std::size_t kMaxRank = 64;                    // NumPy's limit
 
-// Bounds of what a header keeps in memory: about 1 kB per tensor, 300 MB in all. DeepSeek-V4 has
-// 72,317 tensors in all its files, whose names and shapes have 5 MB.
+// Bounds of a header's memory: about 1 kB per tensor, 300 MB in total. DeepSeek-V4 has 72,317
+// tensors in all its files; their names and shapes have 5 MB.
 inline constexpr std::size_t kMaxTensors = 100'000;  // of a file; also its keys of metadata
 inline constexpr std::size_t kMaxNameBytes = 1024;   // of a tensor's name
 inline constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;  // names, shapes, metadata
@@ -49,13 +49,13 @@ inline constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;  // name
 /// end within a byte, or if there are more than kMaxRank dimensions; `source` begins the message.
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry);
 
-/// Parses a header's JSON. The text is hostile until parsed; `data_bytes` follow it in the file.
+/// Parses a header's JSON, which is untrusted; `data_bytes` follow it in the file.
 /// Errors: InvalidArgument "<source>: rule, value", also for a header beyond the bounds above.
 Header ParseHeader(const std::string& source, std::string_view text, std::uint64_t data_bytes);
 
-/// Puts tensors in the reference writer's order, the types of larger alignment first and then by
-/// name, and gives each its place. Errors: InvalidArgument if a name is repeated, reserved or too
-/// long, or if there are more than kMaxTensors.
+/// Sorts tensors in the reference writer's order, by alignment of the types (largest first), then
+/// by name, and sets the position of each. Errors: InvalidArgument if a name is repeated, reserved
+/// or too long, or if there are more than kMaxTensors.
 void LayOut(const std::string& source, std::vector<TensorEntry>& tensors);
 
 /// Returns a file's first bytes: the header's length, its JSON, and spaces up to a multiple of 8.

@@ -13,7 +13,7 @@ std::string Refusal(const std::string& text, std::uint64_t data_bytes = 0) {
   return MessageOf<InvalidArgument>([&] { ParseHeader("f", text, data_bytes); });
 }
 
-/// One entry named x, with the three values as JSON.
+/// Returns a header with one entry named x, with the three values as JSON.
 std::string Entry(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return R"({"x":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
          "}}";
@@ -67,7 +67,7 @@ TEST(SafetensorsHeaderTest, PackedTypesEndOnAByte) {
             "f: 'x' of F6_E3M2 scalar must end on a whole byte, got 6 bits");
 }
 
-/// A header of two tensors of one byte.
+/// Returns a header of two tensors of one byte.
 std::string Two(std::string_view first, std::string_view second) {
   return fmt::format(R"({{"{}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},)"
                      R"("{}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}})",
@@ -146,7 +146,7 @@ TEST(SafetensorsHeaderTest, RefusesEntriesThatLie) {
 }
 
 TEST(SafetensorsHeaderTest, SizesDoNotOverflow) {
-  // 2^32 * 2^32 elements would be none at all.
+  // The product 2^32 * 2^32 overflows to 0 elements.
   EXPECT_EQ(Refusal(Entry("\"U8\"", "[4294967296,4294967296]", "[0,0]")),
             "f: 'x', shape: 4294967296x4294967296 has more elements than memory can address");
   // 2^59 elements of 64 bits: the bits overflow.
@@ -156,7 +156,7 @@ TEST(SafetensorsHeaderTest, SizesDoNotOverflow) {
             "f: 'x', shape: 9223372036854775807x0 has more rows than memory can address");
 }
 
-/// A shape of that many dimensions of 1, as JSON.
+/// Returns a shape of that many dimensions of 1, as JSON.
 std::string Ones(std::size_t rank) {
   std::string text = "[";
   for (std::size_t i = 0; i < rank; ++i) text += i == 0 ? "1" : ",1";

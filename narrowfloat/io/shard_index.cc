@@ -11,10 +11,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kDepth = 8;  // the reference has 2; other keys of "metadata" may nest
+constexpr int kDepth = 8;  // the reference uses 2; other keys of "metadata" may nest
 constexpr const char* kTotalSize = "total_size";
 
-/// Refuses a file name that leads out of the folder, or into one below it.
+/// Rejects a file name that points outside the folder, or into a folder below it.
 void CheckFileName(const std::string& source, const std::string& file) {
   if (file.find('/') == std::string::npos && file.find('\0') == std::string::npos &&
       file.ends_with(kFileSuffix)) {

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// About 300 bytes of memory each, as members of an index. The largest have about 100,000 tensors.
+// Members of an index take about 300 bytes of memory each. The largest have about 100,000 tensors.
 constexpr std::size_t kMaxValues = std::size_t{1} << 19;
 constexpr std::size_t kMaxTokenBytes = std::size_t{16} << 20;
 
@@ -39,7 +39,7 @@ std::size_t TokenEnd(std::string_view text, std::size_t begin) {
   return std::min(end, text.size());
 }
 
-/// Refuses tokens that are too long, before the parser copies them twice.
+/// Rejects tokens that are too long, before the parser copies them twice.
 void CheckTokens(const std::string& source, std::string_view text, std::size_t max_bytes) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t begin = std::exchange(at, TokenEnd(text, at));
@@ -72,10 +72,10 @@ constexpr struct {
                   {"Infinity", std::numeric_limits<double>::infinity()},
                   {"-Infinity", -std::numeric_limits<double>::infinity()}};
 
-/// Numbers that are not finite, by their place among the scalars of a text.
+/// Numbers that are not finite, by their index among the scalars of a text.
 using Numbers = std::map<std::size_t, double>;
 
-/// A text of the same length with zeros in the place of such numbers.
+/// A text of the same length with zeros instead of such numbers.
 struct Finite {
   std::string text;
   Numbers numbers;
@@ -101,11 +101,11 @@ Finite MakeFinite(std::string_view text) {
   return finite;
 }
 
-/// Builds the tree while the parser goes. (The library's own builder with a callback looks through
-/// an object again for each of its members, which takes minutes for a text of 20 MB.)
+/// Builds the tree during parsing. (The library's own builder with a callback searches an object
+/// again for each of its members, which takes minutes for a text of 20 MB.)
 class Builder final : public StrictJsonEvents {
  public:
-  /// Puts `numbers` in the place of other scalars.
+  /// Prepares a tree in which `numbers` replace the scalars at their indices.
   Builder(const std::string& source, int max_depth, Numbers numbers = {})
       : StrictJsonEvents(source, max_depth), numbers_(std::move(numbers)) {}
 
@@ -132,7 +132,7 @@ class Builder final : public StrictJsonEvents {
     member_ = &member->second;
   }
 
-  /// Puts a value where the text has it, and says where that is.
+  /// Adds a value at the current position of the tree and returns its address.
   json* Place(json value) {
     if (++values_ > kMaxValues) {
       throw InvalidArgument(
@@ -153,18 +153,18 @@ class Builder final : public StrictJsonEvents {
   Numbers numbers_;
   json root_;
   std::size_t scalars_ = 0, values_ = 0;
-  std::vector<json*> open_;  // objects and arrays around the place we are at
-  json* member_ = nullptr;   // of the innermost object, named and still without its value
+  std::vector<json*> open_;  // objects and arrays around the current position
+  json* member_ = nullptr;   // member of the innermost object that has a name but no value yet
 };
 
-/// A member of an object, and where it lies in a text: from its name to behind its value.
+/// A member of an object, and its position in a text: from its name to the end of its value.
 struct Member {
   std::string name;
   std::size_t begin, value, end;
 };
 
-/// Returns the members of the object that a text consists of. Requires: the text is JSON, but for
-/// names of numbers.
+/// Returns the members of the object in a text. Requires: the text is JSON, but may have the names
+/// of numbers that are not finite.
 std::vector<Member> MembersOf(std::string_view text) {
   std::vector<Member> members;
   int depth = 0;
@@ -193,8 +193,8 @@ std::string Replaced(std::string_view text, std::size_t begin, std::size_t end,
   return std::string(text.substr(0, begin)).append(with).append(text.substr(end));
 }
 
-/// Prints the value of a member of the outermost object. `indent` is what lies before its members'
-/// names: a value is one line if they are.
+/// Prints the value of a member of the outermost object. `indent` is the text before its members'
+/// names. Prints one line if that has no line break.
 std::string Printed(const ordered_json& value, std::string_view indent) {
   const std::size_t line = indent.rfind('\n');
   if (line == std::string_view::npos) return value.dump();
@@ -263,13 +263,13 @@ bool StrictJsonEvents::parse_error(std::size_t byte, const std::string& /*token*
 }
 
 void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events) {
-  // The parser takes a NUL for the end of the text.
+  // The parser treats a NUL as the end of the text.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
     throw InvalidArgument(
         fmt::format("{}: JSON must have no NUL byte, got one at byte {}", events.source(), nul));
   }
-  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // padding may be most of a header
+  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // most of a header may be padding
   CheckTokens(events.source(), text, max_token_bytes);
   json::sax_parse(text, static_cast<json::json_sax_t*>(&events));
 }
@@ -305,7 +305,7 @@ std::string WithoutMember(std::string_view text, std::string_view name) {
   const std::vector<Member> members = MembersOf(text);
   const auto at = std::ranges::find(members, name, &Member::name);
   if (at == members.end()) return std::string(text);
-  // The comma before it goes along, or the one after the first member.
+  // Removes the comma before the member, too, or the comma after the first member.
   if (at != members.begin()) return Replaced(text, std::prev(at)->end, at->end, "");
   const auto next = std::next(at);
   return Replaced(text, at->begin, next == members.end() ? at->end : next->begin, "");

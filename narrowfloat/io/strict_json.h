@@ -11,14 +11,14 @@
 
 namespace narrowfloat::io {
 
-/// Returns the JSON text of a value for a message, as Shortened.
+/// Returns the JSON text of a value for a message, shortened as by Shortened().
 std::string ShortenedJson(const nlohmann::json& value);
 
-/// Receives the parts of a JSON text in their order, without a tree of them; only .cc files include
-/// this.
+/// Receives the parts of a JSON text in their order, without a tree of them. Only .cc files include
+/// this header.
 class StrictJsonEvents : private nlohmann::json::json_sax_t {
  public:
-  /// Refuses more than `max_depth` objects and arrays within each other.
+  /// Rejects objects and arrays that nest deeper than `max_depth`.
   StrictJsonEvents(const std::string& source, int max_depth)
       : source_(source), max_depth_(max_depth) {}
 
@@ -28,17 +28,17 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
   /// Returns the number of objects and arrays that are open around the current part.
   int Depth() const { return depth_; }
 
-  /// A member's name. The caller checks that no name is repeated.
+  /// Receives a member's name. The caller checks that no name is repeated.
   virtual void OnName(std::string& name) = 0;
   virtual void OnText(std::string& text) = 0;
 
-  /// A number, true, false or null.
+  /// Receives a number, true, false or null.
   virtual void OnOther(const nlohmann::json& value) = 0;
 
-  /// An object or array begins; Depth() does not count it yet.
+  /// Receives the start of an object or array; Depth() does not count it yet.
   virtual void OnOpen(bool is_array) = 0;
 
-  /// An object ends, then an array; Depth() no longer counts it.
+  /// Receive the end of an object, and of an array; Depth() no longer counts it.
   virtual void OnClose() = 0;
   virtual void OnListEnd() = 0;
 
@@ -68,27 +68,27 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
 };
 
 /// Parses untrusted JSON and calls `events` for each part.
-/// Errors: InvalidArgument "<source>: ..." for text that is not JSON, that nests too deep, or that
-/// has a string, a number or spaces of more than `max_token_bytes`; what the events throw.
+/// Errors: InvalidArgument "<source>: ..." for text that is not JSON, that nests too deeply, or
+/// that has a string, a number or spaces of more than `max_token_bytes`; exceptions of `events`.
 void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events);
 
-/// Parses such JSON into a tree. Errors: as above, also for a name that is repeated within an
+/// Parses untrusted JSON into a tree. Errors: as ReadStrictJson, also for a repeated name within an
 /// object, and for more than half a million values.
 nlohmann::json ParseStrictJson(const std::string& source, std::string_view text, int max_depth);
 
-/// Parses the JSON of a model's configuration in the same way. Accepts NaN, Infinity and -Infinity
-/// as numbers, which JSON does not have and Python's json module writes.
+/// Parses the JSON of a model's configuration as ParseStrictJson. Also accepts NaN, Infinity and
+/// -Infinity as numbers: Python's json module writes them, although JSON does not have them.
 nlohmann::json ParsePythonJson(const std::string& source, std::string_view text, int max_depth);
 
-/// Returns a text with a member set, or without it. Nothing else changes: not the order of the
-/// others, their spaces, nor numbers that no type holds. A new member is the last one, indented as
-/// the first. Requires: ParsePythonJson accepts the text and returns an object.
+/// Returns a text with a member set, or without it. Changes nothing else: the order of the other
+/// members, their spaces and numbers out of every type's range stay. A new member comes last, with
+/// the first one's indentation. Requires: ParsePythonJson accepts the text and returns an object.
 std::string WithMember(std::string_view text, std::string_view name,
                        const nlohmann::ordered_json& value);
 std::string WithoutMember(std::string_view text, std::string_view name);
 
-/// Returns a text without a member of the object that is its member `object`; the text itself if it
-/// has no such object. Requires: as above.
+/// Returns a text without the member `name` of its object `object`; the unchanged text if it has no
+/// such object. Requires: as WithMember.
 std::string WithoutMember(std::string_view text, std::string_view object, std::string_view name);
 
 }  // namespace narrowfloat::io

@@ -19,7 +19,7 @@ inline std::string_view ParameterOf(std::string_view name) {
   return name.substr(name.rfind('.') + 1);  // npos + 1 is 0
 }
 
-/// Returns a name without the suffix kPlainWeight, or the whole name if it has another end.
+/// Returns a name without the suffix kPlainWeight; the whole name if it has no such suffix.
 inline std::string_view StemOf(std::string_view name) {
   if (name.ends_with(kPlainWeight)) name.remove_suffix(kPlainWeight.size());
   return name;

@@ -17,7 +17,7 @@
 /// Helpers of the tests of files.
 namespace narrowfloat::io {
 
-/// A folder of its own, gone when the test ends.
+/// A new temporary folder, removed when the test ends.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -52,7 +52,7 @@ inline std::string ReadText(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The message of the `Expected` that `action` throws, or what happened instead.
+/// Returns the message of the `Expected` that `action` throws, or a text for any other result.
 template <class Expected>
 std::string MessageOf(const std::function<void()>& action) {
   try {
@@ -65,7 +65,7 @@ std::string MessageOf(const std::function<void()>& action) {
   return "no exception";
 }
 
-/// A safetensors file as bytes: the header's length, the header as it stands, the data.
+/// Returns a safetensors file as bytes: the header's length, `header` unchanged, the data.
 inline std::string FileBytes(const std::string& header, const std::string& data) {
   std::string length;
   for (std::size_t i = 0; i < 8; ++i) {

@@ -18,8 +18,8 @@ struct BlockCount {
   std::uint64_t codes = 0, nonzero = 0, largest = 0;
 };
 
-/// Three counts in one word, which one addition adds: of codes that are not zero, the largest
-/// magnitude, NaN.
+/// Three counts in one word, so that one addition updates all: codes that are not zero, codes of
+/// the largest magnitude, NaN.
 using Counts = std::uint64_t;
 constexpr int kCountBits = 21;
 constexpr std::size_t kMostCounted = std::size_t{1} << 20;  // codes of one word
@@ -36,7 +36,7 @@ Counts CountsOf(std::uint32_t code) {
          Counts{is_nan} << 2 * kCountBits;
 }
 
-/// Returns the counts of each byte, which holds one code or two.
+/// Returns the counts of each byte, which has one code or two.
 std::array<Counts, 256> CountsOfBytes(FileDType codes) {
   std::array<Counts, 256> counts{};
   for (std::uint32_t byte = 0; byte < counts.size(); ++byte) {
@@ -48,7 +48,7 @@ std::array<Counts, 256> CountsOfBytes(FileDType codes) {
   return counts;
 }
 
-/// Counts the codes of every block, in the order of the scales, and those that are NaN.
+/// Counts the codes of every block, in the order of the scales, and the codes that are NaN.
 std::vector<BlockCount> CountCodes(const ForeignWeight& form, std::span<const std::byte> codes,
                                    std::uint64_t& nan) {
   const std::array<Counts, 256> table = CountsOfBytes(form.codes);
@@ -82,7 +82,7 @@ void CountScale(float scale, bool any_nonzero, WeightCheck& check) {
   check.zero_scales += scale == 0 && any_nonzero ? 1u : 0u;
 }
 
-/// Returns the factor of each block's codes. Scales that are no finite numbers count as zero.
+/// Returns the factor of each block's codes. Scales that are not finite count as zero.
 std::vector<float> FactorsOf(const CanonicalWeight& weight, std::size_t blocks) {
   const auto finite = [](float x) { return std::isfinite(x) ? x : 0.0f; };
   std::vector<float> factors(blocks);
@@ -99,7 +99,7 @@ std::vector<float> FactorsOf(const CanonicalWeight& weight, std::size_t blocks) 
   return factors;
 }
 
-/// Counts the values of finite codes that are infinite. `factors` are those of the blocks.
+/// Counts the infinite values of finite codes. `factors` are the blocks' factors.
 std::uint64_t CountInfinite(const CanonicalWeight& weight, std::span<const float> factors) {
   const ForeignWeight& form = weight.form;
   const std::array<float, 256> values = ValuesOfCodes(form.codes);

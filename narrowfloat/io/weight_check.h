@@ -12,13 +12,13 @@ struct WeightCheck {
   std::uint64_t nan_codes = 0;
   std::uint64_t nan_scales = 0;  // NaN or infinite
   std::uint64_t negative_scales = 0;
-  std::uint64_t zero_scales = 0;       // over codes of which one is not zero
+  std::uint64_t zero_scales = 0;       // of blocks with a code that is not zero
   std::uint64_t infinite_values = 0;   // in fp32, of finite codes and scales
-  std::uint64_t saturated_blocks = 0;  // half of the codes or more are the largest; may be intended
+  std::uint64_t saturated_blocks = 0;  // half of the codes or more are the largest; may be valid
 };
 
-/// Counts the findings. A scale of the whole tensor counts as a scale; its zero is a finding if any
-/// code is not zero.
+/// Counts the findings. A scale of the whole tensor counts as a scale; a zero there is a finding if
+/// any code is not zero.
 WeightCheck CheckWeight(const CanonicalWeight& weight);
 
 }  // namespace narrowfloat::io

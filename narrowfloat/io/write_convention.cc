@@ -20,7 +20,7 @@
 namespace narrowfloat::io {
 namespace {
 
-/// The place of a role among the tensor's entries.
+/// Returns the index of a role's entry in a tensor.
 std::size_t EntryOfRole(const StoredTensor& tensor, Role role) {
   for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
     if (tensor.plan[i].role == role) return i;
@@ -30,9 +30,9 @@ std::size_t EntryOfRole(const StoredTensor& tensor, Role role) {
                                 RoleName(role)));
 }
 
-/// Cuts the rows of stacked experts, which this library counts as one matrix, into matrices.
+/// Splits the rows of stacked experts into matrices; this library counts them as one matrix.
 void SplitMatrices(const StoredTensor& tensor, ForeignWeight& form) {
-  // An empty tensor has no matrices; ConventionWriter refuses it.
+  // An empty tensor has no matrices; ConventionWriter rejects it.
   if (form.shape.size() == 2 || FlattenShape(form.shape).Size() == 0) return;
   const std::size_t rows =
       form.shape.size() < 2 ? 0 : static_cast<std::size_t>(form.shape[form.shape.size() - 2]);
@@ -91,7 +91,7 @@ std::size_t MatricesOf(const Shape& shape) {
   return count;
 }
 
-/// Returns whether every scale of one type is one of the other: a power of two is a float.
+/// Returns whether a type can store every scale of another type: a power of two is a float.
 bool ScaleFits(FileDType from, FileDType to) {
   if (to == FileDType::kF32) return WideFloat(from).has_value() || HoldsExponents(from);
   return HoldsExponents(to) ? HoldsExponents(from) : from == to;
@@ -110,14 +110,14 @@ Shape WrittenScaleShape(const ForeignWeight& form, ScaleShape kind) {
   return shape;
 }
 
-/// The shape of the codes, counted in values.
+/// Returns the shape of the codes, counted in values.
 Shape StoredShape(const ForeignWeight& form) {
   Shape shape = form.shape;
   if (form.transposed) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
   return shape;
 }
 
-/// Scales in fp32, which holds each of them.
+/// Returns scales in fp32, which is exact for all types.
 std::vector<std::byte> InFp32(FileDType dtype, std::span<const std::byte> in) {
   const std::size_t count = 8 * in.size() / Info(dtype).bits;
   std::vector<std::byte> out(count * sizeof(float));
@@ -128,13 +128,13 @@ std::vector<std::byte> InFp32(FileDType dtype, std::span<const std::byte> in) {
   return out;
 }
 
-/// The bytes of a 16-bit scale in fp32; others as they are.
+/// Returns the bytes of a 16-bit scale in fp32; other bytes unchanged.
 std::vector<std::byte> Widened(FileDType dtype, std::span<const std::byte> in) {
   if (dtype == FileDType::kBF16 || dtype == FileDType::kF16) return InFp32(dtype, in);
   return {in.begin(), in.end()};
 }
 
-/// The scales of this library's buffers without padding.
+/// Returns the scales of this library's buffers without padding.
 std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& entry,
                                std::span<const std::byte> in) {
   const std::size_t item = Info(entry.dtype).bits / 8;
@@ -142,7 +142,7 @@ std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& ent
   const std::size_t row_bytes = form.ScaleCols() * item;
   const std::size_t rows = form.matrices * form.ScaleRows();
   std::vector<std::byte> out(rows * row_bytes);
-  if (out.empty()) return out;  // memcpy takes no null pointer, also for no bytes
+  if (out.empty()) return out;  // memcpy requires valid pointers, also for no bytes
   for (std::size_t row = 0; row < rows; ++row) {
     std::memcpy(out.data() + row * row_bytes, in.data() + row * stored_bytes, row_bytes);
   }
@@ -163,7 +163,7 @@ std::vector<float> GlobalsOf(const StoredTensor& tensor,
   return {GlobalOfAmax(amax, tensor.quantized->spec.e4m3_max)};
 }
 
-/// Returns the row of names by which a format holds a weight called `name`; nullptr if none does.
+/// Returns a format's row of names for a weight called `name`; nullptr if no row fits.
 const WeightNames* FindNames(const ConventionRow& convention, const WrittenFormat& format,
                              const std::string& name) {
   for (const WeightNames& names : convention.weights.subspan(format.names)) {
@@ -223,7 +223,7 @@ CanonicalWeight WithFp32Scales(CanonicalWeight weight) {
 
 std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
                                               const ForeignWeight& form) {
-  // Stacked experts that share one scale, or have one more scale for each whole matrix.
+  // Not for stacked experts that share one scale, or have one more scale for each whole matrix.
   if (form.globals > 1 || form.matrices != MatricesOf(form.shape)) return {};
   std::vector<const WrittenFormat*> same, widened;  // widened: powers of two as floats
   for (const WrittenFormat& format : convention.written) {

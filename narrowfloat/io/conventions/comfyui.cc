@@ -39,7 +39,7 @@ constexpr std::string_view kAccessories[] = {kLayer, "scaled_fp8"};
 constexpr std::string_view kMarks[] = {kLayer, "scaled_fp8"};
 constexpr std::string_view kMetadataMarks[] = {kLayers};
 
-/// A format by the name that a layer's description gives it.
+/// A format, by its name in a layer's description.
 struct LayerFormat {
   std::string_view name;
   FileDType codes;
@@ -72,7 +72,7 @@ std::string LayerOf(const std::string& name, std::string_view suffix) {
   return name.substr(0, name.size() - suffix.size());
 }
 
-/// Refuses what changes the meaning of codes and scales.
+/// Rejects options that change the meaning of codes and scales.
 void CheckOptions(const std::string& source, const json& options) {
   const json turned = ValueAt(options, {"convrot"});
   if (!turned.is_null() && turned != false) {
@@ -91,7 +91,7 @@ WeightDescription Describe(const std::string& layer, const LayerFormat& format) 
           .high_half_first = format.is_nvfp4};
 }
 
-/// Refuses padded codes, whose values would not fit the model.
+/// Rejects padded codes: their values would not fit the model.
 void CheckIsNotPadded(const std::string& source, const Checkpoint& checkpoint,
                       const LayerFormat& format, const std::string& codes, const json& options) {
   const json stated = ValueAt(options, {"orig_shape"});
@@ -118,8 +118,8 @@ WeightDescription Describe(const std::string& source, const Checkpoint& checkpoi
   return weight;
 }
 
-/// Returns the weights with scales of blocks of a checkpoint that describes no layer, by the types
-/// of the scales: programs that save tensors leave out metadata.
+/// Returns the weights with block scales of a checkpoint that describes no layer. Detects them by
+/// the types of the scales: programs that save tensors drop the metadata.
 std::vector<WeightDescription> DescribeByTypes(const Checkpoint& checkpoint) {
   std::vector<WeightDescription> weights;
   for (const TensorLocation& location : checkpoint.tensors()) {
@@ -150,7 +150,7 @@ std::vector<WeightDescription> DescribeByMetadata(const Checkpoint& checkpoint,
   return weights;
 }
 
-/// Returns the description of one layer, whose JSON text is a tensor's bytes.
+/// Returns the description of one layer from its JSON text in a tensor's bytes.
 WeightDescription DescribeByTensor(const Checkpoint& checkpoint, const TensorLocation& location) {
   const TensorEntry& entry = location.tensor->entries.front();
   const std::string source = fmt::format("read: '{}'", entry.name);
@@ -164,7 +164,7 @@ WeightDescription DescribeByTensor(const Checkpoint& checkpoint, const TensorLoc
                   ParseStrictJson(source, text, kMaxDepth));
 }
 
-/// Refuses scales of blocks in layers without a description: they may lie in rows or in tiles.
+/// Rejects block scales in layers without a description: they may be in rows or in tiles.
 void CheckScales(const Checkpoint& checkpoint, const std::vector<WeightDescription>& weights) {
   std::set<std::string_view> described;
   for (const WeightDescription& weight : weights) described.insert(weight.scale);
@@ -179,7 +179,7 @@ void CheckScales(const Checkpoint& checkpoint, const std::vector<WeightDescripti
   }
 }
 
-/// A tensor's own description wins over that of __metadata__, as in ComfyUI's loader.
+/// Returns all descriptions. A tensor's own one overrides __metadata__, as in ComfyUI's loader.
 std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   std::vector<WeightDescription> weights;
   for (const TensorLocation& location : checkpoint.tensors()) {
@@ -201,8 +201,8 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
 }  // namespace
 
 /// Describes files of ComfyUI: `scaled_fp8` and scale_weight, or a description of each layer. NVFP4
-/// and MXFP8 have the scales in the tiles of GEMMs, NVFP4 the first code of a byte in its high
-/// half. A decoded code is multiplied by its scales.
+/// and MXFP8 have swizzled scales; in NVFP4, a byte has its first code in the high half. A decoded
+/// code is multiplied by its scales.
 constinit const ConventionRow kComfyUi{.name = "comfyui",
                                        .other_names = {},
                                        .weights = kWeights,

@@ -42,8 +42,8 @@ constexpr WrittenFormat
 
 }  // namespace
 
-/// Describes files of llm-compressor. A decoded code is multiplied by its scale; the scale of the
-/// whole tensor divides, because values were multiplied by it.
+/// Describes files of llm-compressor. A decoded code is multiplied by its scale and divided by the
+/// scale of the whole tensor, because quantization multiplies by it.
 constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
                                                  .other_names = {},
                                                  .weights = kWeights,

@@ -16,30 +16,30 @@
 
 namespace narrowfloat::io {
 
-/// How the scale of the whole tensor enters a decoded value.
+/// Use of the scale of the whole tensor in decoding a value.
 enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
 class Checkpoint;
 
 /// Evidence of a convention in a checkpoint without a description: a tensor with the suffix of the
-/// codes and, of all but kName, their type and the scale beside it.
+/// codes and, except for kName, their type and the scale beside it.
 enum class Evidence : std::uint8_t {
   kNone,
   kName,       // the suffix alone
   kFp8,        // FP8 codes with a scale, and the scale of the whole tensor if the row has one
-  kBytes,      // the same with U8 codes
-  kBytePairs,  // the same with U8 codes and U8 scales
-  kInt8Pairs,  // the same with I8 codes and F8_E8M0 scales
+  kBytes,      // as kFp8 with U8 codes
+  kBytePairs,  // as kFp8 with U8 codes and U8 scales
+  kInt8Pairs,  // as kFp8 with I8 codes and F8_E8M0 scales
 };
 
 /// The block of a weight with one scale per row.
 inline constexpr BlockShape kWholeRow{1, 0};
 
-/// The tensors that make up one quantized weight, as suffixes of a common stem.
+/// The tensors of one quantized weight, as suffixes of a common stem.
 struct WeightNames {
   std::string_view codes, scale;
-  std::string_view plain;        // of the float tensor
-  std::string_view global = "";  // of the scale of the whole tensor, if there is one
+  std::string_view plain;        // suffix of the float tensor
+  std::string_view global = "";  // suffix of the scale of the whole tensor, if there is one
   GlobalScale global_scale = GlobalScale::kNone;
   bool plain_is_transposed = false;  // the last two dimensions of the float tensor are swapped
   bool blocked = false;  // codes have a dimension for the blocks and one for the bytes of a block
@@ -48,78 +48,78 @@ struct WeightNames {
   Evidence evidence = Evidence::kNone;
 };
 
-/// A weight by the description that its file has of it.
+/// A weight as a file describes it.
 struct WeightDescription {
   std::string plain;                       // name of the float tensor
-  std::string codes, scale;                // names of its tensors; no scale: it is 1
+  std::string codes, scale;                // names of its tensors; an empty scale is 1
   std::string global = "";                 // scale of the whole tensor, if there is one
-  std::vector<FileDType> code_types;       // that its codes may have
-  std::optional<BlockShape> block{};       // whose values share a scale; 0: the whole matrix
-  bool swizzled = false;                   // scales lie in the tiles that GEMMs read
-  bool high_half_first = false;            // of two codes in a byte
-  std::vector<std::string> accessories{};  // names of tensors that a float model lacks
+  std::vector<FileDType> code_types;       // allowed types of its codes
+  std::optional<BlockShape> block{};       // values that share a scale; 0: the size of the matrix
+  bool swizzled = false;                   // scales are in the tiles that GEMMs read
+  bool high_half_first = false;            // the high half of a byte has the first code
+  std::vector<std::string> accessories{};  // names of tensors that a float model does not have
 };
 
 /// The values of a matrix that share a scale.
 enum class BlockKind : std::uint8_t { kTensor, kRow, kTile128, kRow32, kRow16 };
 
-/// How the scales of a matrix lie in a file.
+/// Shape of the scales of a matrix in a file.
 enum class ScaleShape : std::uint8_t { kScalar, kOneItem, kMatrix, kVector, kTwoPairs };
 
 /// One format that this library writes in a convention.
 struct WrittenFormat {
-  std::string_view name;     // as the owner calls it
+  std::string_view name;     // in the owner's documents
   std::string_view element;  // of the codes
   BlockKind block;
   FileDType scale;
   ScaleShape scale_shape;
-  std::size_t names;                     // its row in `weights`
-  FileDType codes;                       // U8 for packed ones
+  std::size_t names;                     // index of its row in `weights`
+  FileDType codes;                       // U8 for packed codes
   std::string_view quantization_config;  // JSON text of config.json's object, or of its keys
   std::string_view owner_config = "";    // JSON text of hf_quant_config.json
-  std::string_view input_scale = "";     // suffix of the scale of inputs that its readers need
-  bool experts_only = false;             // whether its readers expect it of routed experts alone
+  std::string_view input_scale = "";     // suffix of the input scale that its readers need
+  bool experts_only = false;             // whether its readers expect it only in routed experts
 };
 
-/// How one project stores quantized weights. Codes and scales have the meaning that their types
-/// and shapes say (ForeignWeight); a row lists what differs between projects.
+/// One project's form of stored quantized weights. The types and shapes of codes and scales give
+/// their meaning (ForeignWeight); a row has the differences between projects.
 struct ConventionRow {
   std::string_view name;                          // value of quant_method in config.json
-  std::span<const std::string_view> other_names;  // other values of quant_method for it
+  std::span<const std::string_view> other_names;  // other values of quant_method
   std::span<const WeightNames> weights;           // tried in this order
-  std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
-  /// Suffixes of the scales of inputs, in the place of kPlainWeight; a float model lacks them, too.
+  std::span<const std::string_view> accessories;  // suffixes of tensors that float models lack
+  /// Suffixes of input scales, which replace kPlainWeight. Float models do not have these tensors.
   std::span<const std::string_view> input_scales = {};
-  bool has_cache_scales = false;  // whether its models may have tensors that IsCacheScale names
+  bool has_cache_scales = false;  // whether its models may have tensors with IsCacheScale(name)
   std::span<const WrittenFormat> written = {};
   std::span<const std::string_view> refused =
-      {};                             // suffixes of tensors that change what codes mean
-  const char* refused_key = nullptr;  // key of quantization_config; its groups change it, too
-  std::string_view ignored = "";      // key of quantization_config for modules left unquantized
-  /// True if readers compare `ignored` with the module names of the loaded model, which may differ
-  /// from the names of the files. Readers of the other conventions translate the latter.
+      {};                             // suffixes of tensors that change the meaning of codes
+  const char* refused_key = nullptr;  // key of quantization_config with the same effect
+  std::string_view ignored = "";      // key of quantization_config for unquantized modules
+  /// True if readers compare `ignored` with the module names of the loaded model; these may differ
+  /// from the names in files. Readers of the other conventions translate the files' names.
   bool ignored_by_module = false;
   const char* kept_key = nullptr;  // key of quantization_config that conversions keep
-  bool mixes = false;              // a model may have several formats, whose keys are then joined
+  bool mixes = false;              // a model may have several formats; their keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
   std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that identify it
-  /// Returns the weights that the files describe; null if this convention does not. Errors:
-  /// InvalidArgument if a description is damaged; Unsupported for a format that is not read;
-  /// IoError.
+  /// Returns the weights that the files describe; null if this convention has no descriptions.
+  /// Errors: InvalidArgument if a description is damaged; Unsupported for a format that is not
+  /// read; IoError.
   std::vector<WeightDescription> (*describe)(const Checkpoint&) = nullptr;
-  /// Returns the keys of a file's __metadata__ that describe its tensors, beside metadata_marks;
+  /// Returns the keys of a file's __metadata__ that describe its tensors, besides metadata_marks;
   /// null if there are no others.
   std::vector<std::string> (*description_keys)(const Metadata&) = nullptr;
 };
 
-// The rows, of which conventions/*.cc define one per project.
+// The rows. conventions/*.cc define one per project.
 extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
     kModelOpt, kMxfp8, kQuark, kTorchAo, kUnscaledFp8;
 
 inline constexpr std::string_view kTorchAoCodes = "_qdata";  // suffix of the codes of kTorchAo
 
-/// Returns whether a tensor is a parameter of quantized attention, by the last two components of
-/// its name: of the KV cache, the queries or the probabilities. A float model lacks them.
+/// Returns whether a tensor is a parameter of quantized attention (KV cache, queries or
+/// probabilities), by the last two components of its name. Float models do not have it.
 bool IsCacheScale(std::string_view name);
 
 /// Returns all conventions.
@@ -128,25 +128,25 @@ std::span<const ConventionRow* const> Conventions();
 /// Returns the convention with this name, or null if none has it.
 const ConventionRow* FindConvention(std::string_view name);
 
-/// Returns a file's __metadata__ without the keys by which this library and others describe
-/// quantized tensors: a result without these tensors could not be read.
+/// Returns a file's __metadata__ without the keys that describe quantized tensors, in this
+/// convention or others: a result without these tensors would otherwise not be readable.
 Metadata WithoutDescriptions(const Metadata& metadata);
 
-/// Returns the names of the conventions that are read, and of those that are written, this
-/// library's own first.
+/// Returns the names of the conventions that are read, or that are written, with this library's own
+/// one first.
 std::vector<std::string> ReadConventions();
 std::vector<std::string> WrittenConventions();
 
 /// Returns the names of the conventions that are written, without this library's own.
 std::vector<std::string> OtherConventions();
 
-/// Check the name of a convention that is read, or written, where this library's own is taken, too;
-/// `operation` begins the message. Errors: InvalidArgument for an unknown name.
+/// Checks the name of a convention that is read, or written, where this library's own is accepted
+/// too. `operation` begins the message. Errors: InvalidArgument for an unknown name.
 void CheckIsRead(const std::string& operation, std::string_view name);
 void CheckIsWritten(const std::string& operation, std::string_view name);
 
-/// Refuses the name of a convention. `known` lists those that there are; `operation` begins the
-/// message. Errors: InvalidArgument, always.
+/// Rejects the name of a convention. `known` has the valid names; `operation` begins the message.
+/// Errors: InvalidArgument, always.
 [[noreturn]] void RefuseConvention(const std::string& operation, std::string_view name,
                                    const std::vector<std::string>& known);
 

@@ -33,7 +33,7 @@ constexpr WeightNames kV4Weights[] = {
 constexpr std::string_view kInputScales[] = {".activation_scale", ".input_scale", ".qscale_act"};
 constexpr std::string_view kAccessories[] = {"_proj_activation_scale"};
 
-// Scales of the whole tensor, which only files of other conventions have.
+// Scales of the whole tensor, which exist only in files of other conventions.
 constexpr std::string_view kRefused[] = {".weight_scale_2", ".weight_global_scale"};
 
 constexpr WrittenFormat kBlockUe8m0{
@@ -74,7 +74,7 @@ constexpr WrittenFormat kWrittenAsV4[] = {
 }  // namespace
 
 /// Describes files of DeepSeek (block FP8) and files with the same names: per-tensor FP8, MXFP8,
-/// DeepSeek-V4. A decoded code is multiplied by its scale, also where its name ends in _inv.
+/// DeepSeek-V4. A decoded code is multiplied by its scale, even if the name ends in _inv.
 constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .other_names = {},
                                         .weights = kWeights,
@@ -86,7 +86,7 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .ignored = "modules_to_not_convert",
                                         .kept_key = "scale_fmt"};
 
-/// Describes MXFP8 under the same names, for loaders that expect the quant_method mxfp8.
+/// Describes MXFP8 with the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .other_names = {},
                                      .weights = kWeights,
@@ -97,7 +97,7 @@ constinit const ConventionRow kMxfp8{.name = "mxfp8",
                                      .refused = kRefused,
                                      .ignored = "modules_to_not_convert"};
 
-/// Describes files of DeepSeek-V4: other names of the scales, and experts in FP4 beside block FP8.
+/// Describes files of DeepSeek-V4: other names of scales, and experts in FP4 besides block FP8.
 constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",
                                           .other_names = {},
                                           .weights = kV4Weights,

@@ -18,7 +18,7 @@ constexpr WeightNames kWeights[] = {
 
 }  // namespace
 
-/// Describes FP8 with one scale per output: of a weight [outputs, inputs], and of Llama 4's stacked
+/// Describes FP8 with one scale per output, in weights [outputs, inputs] and in Llama 4's stacked
 /// experts [experts, inputs, outputs]. A decoded code is multiplied by its scale.
 constinit const ConventionRow kFbgemm{
     .name = "fbgemm_fp8", .other_names = {}, .weights = kWeights, .accessories = {}};

@@ -17,7 +17,7 @@ constexpr WrittenFormat kWritten[] = {{"MXFP4", "e2m1", BlockKind::kRow32, FileD
 
 }  // namespace
 
-/// Describes the experts of gpt-oss: MXFP4 along the inputs, transposed in the float model. A
+/// Describes the experts of gpt-oss: MXFP4 along the inputs; the float model has them transposed. A
 /// decoded code is multiplied by its scale.
 constinit const ConventionRow kGptOss{.name = "mxfp4",
                                       .other_names = {},

@@ -14,7 +14,7 @@ constexpr WeightNames kWeights[] = {
      .global_scale = GlobalScale::kMultiplies,
      .evidence = Evidence::kBytes},
     {".weight", ".weight_scale", ".weight"},
-    // Stacked experts, whose parameters have no name of a module before the suffix.
+    // Stacked experts: their parameters have no module name before the suffix.
     {.codes = ".gate_up_proj",
      .scale = ".gate_up_proj_weight_scale",
      .plain = ".gate_up_proj",

@@ -13,16 +13,16 @@ namespace {
 
 constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "self_attention"};
 
-/// The layers that make queries, keys and values; the last two are those of latent attention.
+/// The layers of queries, keys and values; the last two belong to latent attention.
 constexpr std::string_view kProjections[] = {
     "q_proj", "k_proj", "v_proj", "qkv_proj", "kv_a_proj_with_mqa", "kv_b_proj"};
 
-/// Parameters of an attention (compressed-tensors, vLLM) or of such a layer (ModelOpt).
+/// Parameters of an attention (compressed-tensors, vLLM) or of a projection (ModelOpt).
 constexpr std::string_view kCacheScales[] = {
     "q_scale",        "k_scale",        "v_scale",      "kv_scale",     "q_global_scale",
     "k_global_scale", "v_global_scale", "q_zero_point", "k_zero_point", "v_zero_point"};
 
-/// Parameters of an attention for the probabilities, the second by AutoFP8 and Quark.
+/// Parameters of an attention for the probabilities; AutoFP8 and Quark use the second name.
 constexpr std::string_view kProbabilityScales[] = {"prob_scale", "prob_output_scale"};
 
 bool IsOneOf(std::span<const std::string_view> names, std::string_view name) {
@@ -39,8 +39,8 @@ bool IsCacheScale(std::string_view name) {
   return IsOneOf(kCacheScales, parameter) && (is_projection || IsOneOf(kAttentions, module));
 }
 
-// The order matters if no file names the convention: then the first row is found whose evidence
-// (WeightNames::evidence, marks) the tensors have. Messages list conventions in this order.
+// The order matters if no file names the convention: the first row for which the tensors have
+// evidence (WeightNames::evidence, marks) is used. Messages list conventions in this order.
 std::span<const ConventionRow* const> Conventions() {
   static constexpr const ConventionRow* kRows[] = {
       &kDeepSeek, &kMxfp8, &kDeepSeekV4, &kFbgemm,  &kCompressedTensors, &kModelOpt,

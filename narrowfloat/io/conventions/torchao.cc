@@ -23,7 +23,7 @@ constexpr std::string_view kNames = "tensor_names", kPlainType = "Tensor";
 constexpr int kMaxDepth = 16;
 constexpr std::string_view kMetadataMarks[] = {kNames};
 
-/// One of torchao's classes of tensors.
+/// One of torchao's tensor classes.
 struct TensorClass {
   std::string_view name;
   std::vector<FileDType> codes;
@@ -50,8 +50,8 @@ struct MxElement {
   std::vector<FileDType> codes;
 };
 
-/// Returns the types that codes may have: of MXTensor by its elements, since 6-bit codes lie in
-/// bytes as 4-bit codes do.
+/// Returns the allowed types of codes. For MXTensor they depend on the elements, since 6-bit codes
+/// are stored in bytes as 4-bit codes are.
 std::vector<FileDType> CodeTypes(const std::string& source, const TensorClass& tensor_class,
                                  const json& attributes) {
   const json element = ValueAt(attributes, {"elem_dtype"});
@@ -75,7 +75,7 @@ bool IsTrue(const json& attributes, const char* key) {
   return ValueAt(attributes, {key}) == true;
 }
 
-/// Returns the names of the tensors that hold the data: "a.weight" has "a._weight_qdata".
+/// Returns the stem of the data tensors' names: "a.weight" has "a._weight_qdata".
 std::string DataStem(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   return dot == std::string::npos
@@ -84,7 +84,7 @@ std::string DataStem(const std::string& name) {
 }
 
 /// Returns the block of a matrix: MXTensor and NVFP4Tensor state its length, Float8Tensor its size
-/// in each dimension. nullopt if nothing is stated, or a block spans several matrices.
+/// in each dimension. Returns nullopt if nothing is stated, or if a block spans several matrices.
 std::optional<BlockShape> BlockOf(const std::string& source, const json& size) {
   if (size.is_number()) {
     const auto length = BlockLength(size);
@@ -129,7 +129,7 @@ WeightDescription Describe(const std::string& source, const std::string& name,
 }
 
 /// Adds the weights of one file. Every file of a model may describe all of them: `known` has the
-/// names of those before.
+/// names from previous files.
 void DescribeShard(const Shard& shard, std::set<std::string>& known,
                    std::vector<WeightDescription>& weights) {
   const Metadata& metadata = shard.file.header().metadata;
@@ -166,7 +166,7 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   return weights;
 }
 
-/// Returns the keys that kNames lists; none if its text is damaged.
+/// Returns the keys in the list kNames; an empty vector if its text is damaged.
 std::vector<std::string> DescriptionKeys(const Metadata& metadata) {
   std::vector<std::string> keys;
   const auto names = metadata.find(std::string(kNames));

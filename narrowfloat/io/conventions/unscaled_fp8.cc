@@ -20,7 +20,7 @@ bool SaysScale(std::string_view text) {
   return text.find("scale") != std::string_view::npos;
 }
 
-/// The FP8 tensors of a checkpoint, by the names that their scales might begin with.
+/// The FP8 tensors of a checkpoint, by the possible prefixes of their scales' names.
 class CodeNames {
  public:
   void Add(const std::string& name) {
@@ -28,7 +28,7 @@ class CodeNames {
     modules_.emplace(ModuleOf(name), &name);
   }
 
-  /// Returns the name of the codes that the tensor `name` may scale; null if there are none.
+  /// Returns the name of the codes for which the tensor `name` may be a scale; null if none.
   const std::string* CodesOf(std::string_view name) const {
     const std::string_view module = ModuleOf(name);
     const std::string_view parameter = ParameterOf(name);
@@ -48,8 +48,8 @@ class CodeNames {
   }
 
  private:
-  std::unordered_map<std::string_view, const std::string*> stems_;    // without kPlainWeight
-  std::unordered_map<std::string_view, const std::string*> modules_;  // one of each module
+  std::unordered_map<std::string_view, const std::string*> stems_;    // names without kPlainWeight
+  std::unordered_map<std::string_view, const std::string*> modules_;  // one tensor of each module
 };
 
 std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
@@ -82,8 +82,8 @@ std::optional<PossibleScale> FindPossibleScale(const Checkpoint& checkpoint) {
   return std::nullopt;
 }
 
-/// Describes a model that was cast to FP8: each code is a value, of weights, biases and norms
-/// alike.
+/// Describes a model that was cast to FP8: each code is a value, also in biases and
+/// norms.
 constinit const ConventionRow kUnscaledFp8{.name = kUnscaledFp8Name,
                                            .other_names = {},
                                            .weights = {},

@@ -12,12 +12,12 @@ namespace narrowfloat::io {
 
 inline constexpr std::string_view kUnscaledFp8Name = "unscaled-fp8";
 
-/// An FP8 weight, and a tensor that may be its scale under a name that no convention has.
+/// An FP8 weight, and a tensor that may be its scale, with a name that is in no convention.
 struct PossibleScale {
   std::string weight, scale;
 };
 
-/// Compares the names of a checkpoint's tensors; returns the first such pair, nullopt if none.
+/// Returns the first such pair of a checkpoint's tensors, by their names; nullopt if there is none.
 std::optional<PossibleScale> FindPossibleScale(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

@@ -8,10 +8,10 @@
 
 namespace narrowfloat::tools {
 
-/// Returns `convention`. Prints its reason to standard error if nothing in the files says so.
+/// Returns `convention`. If the files do not name it, prints its reason to standard error.
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention);
 
-/// Prints to standard error which weights lack a scale that readers of their format need.
+/// Prints to standard error the weights that lack a scale which readers of their format need.
 void SayMissingInputScales(const std::string& verb, const io::ConventionWriter& writer);
 
 }  // namespace narrowfloat::tools

@@ -38,7 +38,7 @@ namespace {
 struct Finding {
   std::string name;  // of the tensor; empty for the checkpoint as a whole
   std::string what;
-  bool note = false;  // may be intended: it does not count as a finding
+  bool note = false;  // may be intended, and does not count as a finding
 };
 
 class Checking {
@@ -93,7 +93,7 @@ class Checking {
     for (const auto& [direction, weight] : DirectionsOf(tensor, input)) {
       CheckCodes(tensor, weight, direction == Direction::kRowwise ? "" : "columnwise ");
     }
-    // CheckCodes has checked the amaxes of NVFP4, as scales of the whole tensor.
+    // CheckCodes has checked the amaxes of NVFP4: they give the scales of the whole tensor.
     if (tensor.quantized->spec.scheme->layout.scale_type == ScaleType::kE4M3) return;
     for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
       const Role role = tensor.plan[i].role;
@@ -108,7 +108,7 @@ class Checking {
     }
   }
 
-  /// `direction` begins what is found.
+  /// Checks codes and scales. `direction` begins the texts of findings.
   void CheckCodes(const io::StoredTensor& tensor, const io::CanonicalWeight& weight,
                   std::string_view direction) {
     const auto note = [&](std::uint64_t count, std::string_view what, bool is_note = false) {
@@ -132,7 +132,7 @@ struct CheckOptions {
   std::string path, from;
 };
 
-/// Finds tensors that the index lacks. (Checkpoint::Open refuses those that the index alone has.)
+/// Finds tensors that the index lacks. (Checkpoint::Open rejects an index with missing tensors.)
 void CheckIndex(const io::Checkpoint& in, std::vector<Finding>& findings) {
   if (!in.index()) return;
   for (const io::Shard& shard : in.shards()) {
@@ -157,12 +157,12 @@ std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
     CheckIndex(in, findings);
     std::ranges::move(Checking(in).Run(), std::back_inserter(findings));
   } catch (const InvalidArgument& error) {
-    findings.push_back({"", error.what()});  // a damaged file is what this command looks for
+    findings.push_back({"", error.what()});  // a damaged file is a finding of this command
   }
   return findings;
 }
 
-/// Refuses what is no file or folder at all: a wrong path is no damage that this command looks for.
+/// Rejects a path without a file or folder: a wrong path is an error, not a finding.
 void CheckIsReadable(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -171,7 +171,7 @@ void CheckIsReadable(const std::string& path) {
       error != std::errc::not_a_directory && error != std::errc::too_many_symbolic_link_levels) {
     throw IoError(fmt::format("read: {}, {}", path, error.message()));
   }
-  const io::InputFile file(path);  // says what is wrong
+  const io::InputFile file(path);  // throws the error
 }
 
 Result Run(const CheckOptions& options) {

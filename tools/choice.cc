@@ -13,7 +13,7 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// Returns what config.json says of the orientation of matrices.
+/// Returns the fields of config.json that determine the orientation of matrices.
 config::Model ModelOf(const nlohmann::json& config) {
   config::Model model{
       .type = io::TextAt(config, {"model_type"}).value_or(""),

@@ -11,11 +11,11 @@
 
 namespace narrowfloat::tools {
 
-/// Which tensors of a float checkpoint are quantized, decided once.
+/// The tensors of a float checkpoint that are quantized, decided once.
 class Choice {
  public:
-  /// `holder`: says what the result holds; one of transposed matrices holds stacked experts and
-  /// nothing else. Errors: InvalidArgument for a damaged config.json; IoError.
+  /// Decides on each tensor. `holder` has the tensors that the result can hold; with transposed
+  /// matrices, only stacked experts. Errors: InvalidArgument for a damaged config.json; IoError.
   Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules,
          const config::Holder& holder);
 
@@ -23,11 +23,11 @@ class Choice {
     return decisions_.at(tensor.name);
   }
 
-  /// Returns the rules as text, which decide what the result holds.
+  /// Returns the rules as text. They determine the tensors of the result.
   std::string CacheKey() const;
 
-  /// Prints on standard error which rules match no tensor, and which tensors are not quantized
-  /// because of their layout or name.
+  /// Prints to standard error the rules that match no tensor, and the tensors that are not
+  /// quantized because of their layout or name.
   void Warn() const;
 
   /// Returns every tensor, its treatment and the rule that decided.

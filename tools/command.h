@@ -20,24 +20,24 @@ enum class ExitCode : int {
   kBadInput = 2,
   kUnsupported = 3,
   kFailure = 4,
-  kPipeClosed = 141,  // as a program that SIGPIPE ended
+  kPipeClosed = 141,  // as of a program that SIGPIPE ended
   kInterrupted = 130,
 };
 
-/// Result of a command: a text for people and an object for programs, of which one is printed.
+/// Result of a command: a text for people and an object for programs; one of them is printed.
 struct Result {
   std::string text;
   Json json;
   ExitCode code = ExitCode::kFine;
 };
 
-/// A subcommand and what runs it once its arguments are parsed.
+/// A subcommand, and the function that runs it after its arguments are parsed.
 struct Command {
   CLI::App* app;
   std::function<Result()> run;
 };
 
-// Each adds one subcommand, and is defined in the file of the subcommand's name.
+// Each adds one subcommand, and is defined in the file with the subcommand's name.
 Command AddInspect(CLI::App& app);
 Command AddQuantize(CLI::App& app);
 Command AddDequantize(CLI::App& app);

@@ -19,8 +19,8 @@ std::string ConfigText(const io::Checkpoint& in) {
   return exists ? io::ReadCompanionText(in, io::kConfigFile) : "{}\n";
 }
 
-/// Returns the files that owners of conventions have, without what they say of the tensors that are
-/// read: ModelOpt's file goes, Mistral's loses a member.
+/// Returns the owners' files without their descriptions of the input's tensors: without ModelOpt's
+/// file, and with Mistral's file without one member.
 Companions OwnersCompanions(const io::Checkpoint& in) {
   Companions companions;
   if (!in.folder()) return companions;

@@ -13,29 +13,29 @@ namespace narrowfloat::tools {
 
 class TensorRewriter;
 
-/// Files beside the tensors that the output gets with another text than the input's; without a text
-/// it does not get the file.
+/// Files beside the tensors that have another text in the output than in the input. The output does
+/// not get a file without a text.
 using Companions = std::map<std::string, std::optional<std::string>>;
 
-/// Returns whether a file of a folder says how tensors are quantized: ModelOpt's file, or a member
-/// of config.json or of Mistral's params.json. Errors: InvalidArgument if one of the last two is
-/// damaged; IoError.
+/// Returns whether a file of a folder describes the quantization of tensors: ModelOpt's file, or a
+/// member of config.json or of Mistral's params.json. Errors: InvalidArgument if one of the last
+/// two is damaged; IoError.
 bool DescribesQuantization(const std::filesystem::path& folder, const std::string& name);
 
 /// Returns the files of a model without quantized tensors: config.json without its
-/// quantization_config (no config.json if it has nothing else), Mistral's params.json without its
+/// quantization_config (no config.json if nothing else is in it), Mistral's params.json without its
 /// quantization, and no file of ModelOpt's.
 /// Errors: InvalidArgument if a file is damaged; IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 
 /// Returns config.json with a quantization_config, ModelOpt's file if the convention has it, and
-/// params.json as PlainCompanions does. A folder without config.json gets one of
-/// quantization_config alone. Errors: as PlainCompanions.
+/// params.json as in PlainCompanions. A folder without config.json gets one with only a
+/// quantization_config. Errors: as PlainCompanions.
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization);
 
 /// Returns the files that the owner of the writer's convention reads, for a result in which
-/// `rewriter` leaves some matrices plain. Requires: writer.written(). Errors: as PlainCompanions.
+/// `rewriter` keeps some matrices plain. Requires: writer.written(). Errors: as PlainCompanions.
 Companions OwnerCompanions(const io::Checkpoint& in, const io::ConventionWriter& writer,
                            const TensorRewriter& rewriter);
 

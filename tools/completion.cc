@@ -25,7 +25,7 @@ std::string Escape(std::string_view text, std::string_view special) {
   return out;
 }
 
-/// Returns `text` between quotes that bash and zsh read as they stand.
+/// Returns `text` in quotes, so that bash and zsh read it unchanged.
 std::string Quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
@@ -38,7 +38,7 @@ std::vector<std::string> Names(const CLI::App& app) {
   return names;
 }
 
-/// The options' names, and what completes the values of options and arguments.
+/// Returns the options' names, and the completions of the values of options and arguments.
 std::string BashCases(const CLI::App& command) {
   const std::string& name = command.get_name();
   std::string values, words, choices;
@@ -78,7 +78,7 @@ complete -o bashdefault -o default -F _narrowfloat narrowfloat
                      cases, fmt::join(Names(app), " "));
 }
 
-/// Returns "'*--scheme[meaning]:S:(a b)'", or "':IN:_files'" for an argument.
+/// Returns an option as "'*--scheme[meaning]:S:(a b)'", or an argument as "':IN:_files'".
 std::string ZshOption(const CLI::App& command, const CLI::Option& option) {
   const OptionRow& row = RowOf(command, option);
   std::string action;

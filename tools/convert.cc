@@ -30,13 +30,13 @@ struct ConvertOptions {
   bool overwrite = false;
 };
 
-/// Keeps codes and scales, and changes how they are stored.
+/// Keeps codes and scales, and changes their form in the files.
 class ConvertRewriter : public TensorRewriter {
  public:
   std::string Verb() const override { return "convert"; }
   bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
 
-  /// Scales of activations have other names and meanings elsewhere, and most formats none.
+  /// Drops scales of activations: other conventions have other names for them, or none.
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
   /// Returns the owner's names of the formats of the result.
@@ -75,7 +75,7 @@ class ToOtherRewriter : public ConvertRewriter {
   }
   std::string FormatName() const override { return writer_.FormatName(); }
   Companions CompanionsFor(const io::Checkpoint& in) const override {
-    // Without a weight there is no configuration; the job then says that there is nothing to do.
+    // Without a weight there is no configuration; the job then reports that it has nothing to do.
     return writer_.written() ? OwnerCompanions(in, writer_, *this) : Companions{};
   }
 
@@ -100,7 +100,7 @@ class ToOtherRewriter : public ConvertRewriter {
   }
 
  private:
-  /// Notes the scale of the inputs of a weight if the readers of its format need one.
+  /// Records the input scale of a weight if the readers of its format need one.
   void KeepInputScale(const io::StoredTensor& weight) {
     const io::ForeignWeight form = io::FormOf(weight);
     if (form.input_scale.empty()) return;

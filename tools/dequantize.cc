@@ -24,7 +24,7 @@ namespace narrowfloat::tools {
 namespace {
 
 struct DequantizeOptions {
-  std::string in, out, dtype, from, part = "1/1";  // no dtype: the one recorded
+  std::string in, out, dtype, from, part = "1/1";  // empty dtype: the recorded one
   int threads = 0;
   bool overwrite = false;
 };
@@ -63,7 +63,7 @@ class DequantizeRewriter : public TensorRewriter {
   }
 
   std::optional<DType> dtype_;
-  DType model_dtype_;  // of foreign weights, which record none
+  DType model_dtype_;  // for foreign weights, which do not record a type
   Execution execution_;
   ByteBuffer output_;
 };

@@ -38,14 +38,14 @@ struct DiffOptions {
   int threads = 0;
 };
 
-/// How two tensors of one name differ.
+/// The difference of two tensors with the same name.
 struct Difference {
   std::string name, what;
-  std::uint64_t bytes = 0;   // that differ, of tensors of the same format
-  bool has_values = false;   // whether values are compared: not of integers, for one
-  std::uint64_t values = 0;  // that differ by bits, as fp32, or as fp64 if one tensor is
-  std::uint64_t first = 0;   // the first of these
-  double largest = 0;        // absolute difference; NaN where one of them is
+  std::uint64_t bytes = 0;   // number of different bytes, if the formats are the same
+  bool has_values = false;   // whether values are compared; false for integers, for example
+  std::uint64_t values = 0;  // number of values with different bits, as fp32 (fp64 if one is fp64)
+  std::uint64_t first = 0;   // index of the first of these values
+  double largest = 0;        // absolute difference; NaN if one of the values is NaN
 };
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
@@ -63,7 +63,7 @@ void Raise(double& largest, double distance) {
   if (!std::isnan(largest) && !(distance <= largest)) largest = distance;
 }
 
-/// Compares the values from `begin` on; `first` counts from the tensor's start.
+/// Compares values. `begin` is the index of the first one in the tensor.
 template <class T>
 void CompareValues(std::span<const T> a, std::span<const T> b, std::size_t begin,
                    Difference& difference) {
@@ -75,8 +75,8 @@ void CompareValues(std::span<const T> a, std::span<const T> b, std::size_t begin
   }
 }
 
-/// Runs tasks that may throw. Throws the first of their errors after all have ended; tasks that
-/// begin after it do nothing.
+/// Runs tasks that may throw. After all have ended, throws the first exception. Tasks that begin
+/// after an exception do nothing.
 void ForEach(const Execution& execution, std::size_t count,
              const std::function<void(std::size_t)>& task) {
   std::atomic<bool> failed = false;
@@ -105,7 +105,7 @@ const char* UseText(io::GlobalScale use) {
 }
 
 /// Returns how the forms of two tensors of one shape differ; an empty text if equal bytes are equal
-/// values. Names the parts that a format's text leaves out only where the texts are the same.
+/// values. Names parts that a format's text does not show only if the texts are the same.
 std::string FormDifference(const io::StoredTensor& a, const io::StoredTensor& b) {
   constexpr const char* kParts[] = {"codes", "scales", "scales of the whole tensor"};
   std::vector<std::string> found;
@@ -161,11 +161,11 @@ class Diff {
   std::size_t equal() const { return equal_; }
 
  private:
-  /// Two tensors of one name and shape.
+  /// Two tensors with the same name and shape.
   struct Pair {
     io::TensorLocation a, b;
-    std::string form;         // how the forms differ; empty: equal bytes are equal values
-    std::uint64_t bytes = 0;  // that differ, of the same form
+    std::string form;         // the difference of the forms; empty: equal bytes are equal values
+    std::uint64_t bytes = 0;  // number of different bytes, if `form` is empty
   };
 
   /// A part of one entry of both tensors.
@@ -191,9 +191,9 @@ class Diff {
     }
   }
 
-  /// Returns the bytes of A of tensors of the same form, and the bytes of both checkpoints of
-  /// tensors whose values are compared. Leaves out the values of tensors of the same form, because
-  /// only their bytes tell whether these are compared.
+  /// Returns the bytes to read: of A for tensors of the same form, and of both checkpoints for
+  /// tensors of different forms. Does not include the values of tensors of the same form, which are
+  /// compared only if their bytes differ.
   std::uint64_t BytesToRead() const {
     std::uint64_t total = 0;
     for (const Piece& piece : pieces_) total += piece.bytes;
@@ -203,7 +203,7 @@ class Diff {
     return total;
   }
 
-  /// Counts the bytes that differ in tensors of the same form, on all threads.
+  /// Counts the different bytes of tensors of the same form, on all threads.
   void CountAllBytes(Progress& progress) {
     std::mutex mutex;
     ForEach(execution_, pieces_.size(), [&](std::size_t i) {

@@ -35,7 +35,7 @@ int CpusWeMayUse() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
-/// Returns which of "always [madvise] never" is chosen, or "unavailable".
+/// Returns the selected word of "always [madvise] never", or "unavailable".
 std::string HugePages() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string text;

@@ -14,7 +14,7 @@ namespace narrowfloat::tools {
 
 FolderLock::FolderLock(const std::filesystem::path& folder)
     : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  // Does not block in the call, which goes on after a signal.
+  // Does not block in the call, because the call would continue after a signal.
   while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
     CheckInterrupt();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

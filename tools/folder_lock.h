@@ -7,9 +7,9 @@
 
 namespace narrowfloat::tools {
 
-/// Locks a folder until it is destroyed, so that only one part of a job at a time reads and writes
-/// the folder's mark. Has no effect on a file system without locks of folders. Waits for another
-/// lock; a signal ends the wait. Errors: Interrupted.
+/// Locks a folder until its destruction, so that only one part of a job at a time accesses the
+/// folder's mark. Has no effect on a file system without locks of folders. Waits for another lock;
+/// a signal ends the wait. Errors: Interrupted.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);

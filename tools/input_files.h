@@ -10,14 +10,14 @@
 
 namespace narrowfloat::tools {
 
-/// Files that a command reads. Recognizes them under any name: through links and other folders.
+/// Files that a command reads. Recognizes them by any path: through links and other folders.
 class InputFiles {
  public:
-  /// Adds a file; one that does not exist is ignored.
+  /// Adds a file. Ignores a file that does not exist.
   void Add(const std::filesystem::path& file);
 
-  /// Refuses to replace `target` if it is one of the files. `replacer` begins the message:
-  /// "quantize: OUT". Errors: InvalidArgument.
+  /// Checks that `target` is not one of the files, so that it may be replaced. `replacer` begins
+  /// the message: "quantize: OUT". Errors: InvalidArgument.
   void CheckSpared(const std::string& replacer, const std::filesystem::path& target) const;
 
  private:

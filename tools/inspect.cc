@@ -61,8 +61,8 @@ struct InspectOptions {
   std::string path, from;
 };
 
-/// Returns the bits per parameter; null for a convention that this build does not read, whose
-/// scales it cannot tell from parameters.
+/// Returns the bits per parameter; null for a convention that this build does not read, because its
+/// scales cannot be told from parameters.
 Json BitsPerParameter(const Totals& totals, const io::DetectedConvention& convention) {
   const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName ||
                      io::FindConvention(convention.name) != nullptr;
@@ -110,7 +110,7 @@ Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& tot
           {"bits_per_parameter", bits}};
 }
 
-/// Makes only the one of text and JSON that is printed: each takes as much memory as the headers.
+/// Makes only the printed one of text and JSON: each takes as much memory as the headers.
 Result Run(const InspectOptions& options, bool as_json) {
   io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
   io::DetectedConvention convention = io::DetectConvention(in);

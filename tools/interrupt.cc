@@ -23,7 +23,7 @@ InterruptScope::InterruptScope() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
-    // A caller such as nohup has the signal ignored on purpose.
+    // A caller such as nohup ignores the signal on purpose.
     if (previous_[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
   }

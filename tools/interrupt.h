@@ -6,12 +6,12 @@
 
 namespace narrowfloat::tools {
 
-/// A signal asked the program to stop. Not an error of the library.
+/// Thrown after a signal to stop the program. Not an error of the library.
 class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Records SIGINT, SIGTERM and SIGHUP until it is destroyed, instead of ending the process, so that
+/// During its lifetime, SIGINT, SIGTERM and SIGHUP are recorded and do not end the process, so that
 /// destructors remove temporary files. CheckInterrupt throws after such a signal.
 class InterruptScope {
  public:
@@ -24,7 +24,7 @@ class InterruptScope {
   struct sigaction previous_[3];
 };
 
-/// Throws Interrupted if a signal was noted.
+/// Throws Interrupted if a signal was recorded.
 void CheckInterrupt();
 
 }  // namespace narrowfloat::tools

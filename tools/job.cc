@@ -53,7 +53,7 @@ class Job {
     for (const std::string& name : FindOthers()) files.CheckSpared(replacer, out_ / name);
   }
 
-  /// Returns whether the job has files to write in this part; there may be more parts than files.
+  /// Returns whether this part of the job writes files; there may be more parts than files.
   bool HasFiles() const { return std::ranges::any_of(mine_, &ShardPlan::IsWritten); }
 
   JobResult Run() {
@@ -69,7 +69,7 @@ class Job {
     for (const ShardPlan* plan : mine_) RunShard(*plan);
     result_.complete = HasFiles() && IsComplete();
     if (in_.folder() && result_.complete) FinishFolder();
-    // Another part may have finished the folder at this moment, and removed the records.
+    // Another part may have finished the folder in the meantime, and removed the records.
     if (!result_.complete) result_.complete = HasAllTargets();
     result_.worked_bytes = progress_->worked_bytes();
     result_.seconds = progress_->Seconds();
@@ -94,7 +94,7 @@ class Job {
                                       rewriter_.Verb(), in_.path().string()));
   }
 
-  /// The files that the whole job writes, other parts' too.
+  /// Returns the files that the whole job writes, including other parts' files.
   std::vector<fs::path> Targets() const {
     std::vector<fs::path> targets;
     for (const ShardPlan& plan : plans_) {
@@ -106,7 +106,7 @@ class Job {
     return targets;
   }
 
-  /// Returns the files of IN. Its links may lead to OUT, or one of the folders lie in the other.
+  /// Returns the files of IN. Its links may point to OUT, or one folder may be in the other.
   InputFiles FilesOfInput() const {
     InputFiles files;
     for (const io::Shard& shard : in_.shards()) files.Add(shard.file.path());
@@ -126,15 +126,15 @@ class Job {
     });
   }
 
-  /// Returns whether the other parts have finished the result, whose records are then gone.
+  /// Returns whether the other parts have finished the result, and removed its records.
   bool HasAllTargets() const {
     if (in_.folder() && HasMark()) return false;
     return std::ranges::all_of(Targets(), [](const fs::path& file) { return fs::exists(file); });
   }
 
-  /// Makes sure that the folder has the mark of this job: another part that stopped before it wrote
-  /// a file removes the mark again. Refuses the mark of another job: one with --overwrite may take
-  /// the folder over at any time. No refusal removes a mark, because other parts may rely on it.
+  /// Ensures that the folder has the mark of this job: another part that stopped before it wrote a
+  /// file removes the mark. Rejects the mark of another job, which with --overwrite may appear at
+  /// any time. An error removes no mark, because other parts may rely on it.
   void Mark() {
     const FolderLock lock(out_);
     const fs::path path = io::UnfinishedMark(out_);
@@ -154,8 +154,8 @@ class Job {
     return fs::exists(fs::symlink_status(io::UnfinishedMark(out_), ignored));
   }
 
-  /// Refuses a folder that holds files of others, or of a job that has ended. Looks for the mark
-  /// before the files, and again after them: another part may begin in between.
+  /// Rejects a folder with files of others, or of a job that has ended. Checks the mark before the
+  /// files, and again after them: another part may begin in between.
   void CheckReplacesNothing() const {
     const auto is_of_this_job = [&] {
       if (!in_.folder() || !HasMark()) return false;
@@ -167,7 +167,7 @@ class Job {
     if (target && !is_of_this_job()) RefuseToReplace(*target);
   }
 
-  /// Returns a file that this job would replace and did not write.
+  /// Returns a file that this job would replace but did not write.
   std::optional<fs::path> FirstOfOthers() const {
     for (fs::path& target : Targets()) {
       if (!fs::exists(fs::symlink_status(target))) continue;
@@ -182,7 +182,7 @@ class Job {
                                       rewriter_.Verb(), target.string()));
   }
 
-  /// Returns the files of OUT by which readers would take it for another checkpoint.
+  /// Returns the files of OUT that readers would take for parts of another checkpoint.
   std::vector<std::string> FindOthers() const {
     const std::vector<fs::path> targets = Targets();
     const auto index = in_.index() ? std::optional(in_.index()->first) : std::nullopt;
@@ -202,7 +202,7 @@ class Job {
     return std::move(others.replaced);
   }
 
-  /// Removes these files, with the records that an unfinished job left for them.
+  /// Removes these files, and their records of an unfinished job.
   void RemoveOthers() {
     for (const std::string& name : FindOthers()) {
       std::error_code error;
@@ -260,7 +260,7 @@ class Job {
     for (const io::TensorEntry& entry : plan.contents.tensors) result_.bytes_after += entry.Bytes();
   }
 
-  /// Reads `out.size()` bytes of an entry in pieces, so that a signal is seen in between.
+  /// Reads `out.size()` bytes of an entry in pieces, and checks for a signal in between.
   void Read(const io::Shard& shard, const io::TensorEntry& entry, std::uint64_t offset,
             std::span<std::byte> out) {
     while (!out.empty()) {
@@ -303,7 +303,7 @@ class Job {
     CopySideFiles(side_files_, *in_.folder(), out_);
     if (in_.index()) WriteIndex();
     RemoveOthers();
-    // The mark goes last: a run that ends in between is still an unfinished job.
+    // Removes the mark last: if the run ends before that, the job is still unfinished.
     for (const ShardPlan& plan : plans_) RemoveRecord(plan.out);
     const fs::path mark = io::UnfinishedMark(out_);
     std::error_code error;
@@ -330,7 +330,7 @@ class Job {
   TensorRewriter& rewriter_;
   SideFiles side_files_;
   std::vector<ShardPlan> plans_;
-  std::vector<const ShardPlan*> mine_;  // this part's, into plans_
+  std::vector<const ShardPlan*> mine_;  // this part's plans, in plans_
   std::optional<Progress> progress_;
   ByteBuffer input_;
   std::string mark_;  // text of the folder's mark

@@ -16,8 +16,8 @@
 
 namespace narrowfloat::tools {
 
-/// The work of a job on each tensor. quantize, dequantize, convert and requantize differ in this
-/// alone.
+/// The work of a job on each tensor. The commands quantize, dequantize, convert and requantize
+/// differ only in this.
 class TensorRewriter {
  public:
   virtual ~TensorRewriter() = default;
@@ -25,34 +25,34 @@ class TensorRewriter {
   /// Returns the verb that begins messages: "quantize".
   virtual std::string Verb() const = 0;
 
-  /// Returns all that decides the output's bytes beside the input and the version.
+  /// Returns all options that affect the output's bytes, besides the input and the version.
   virtual std::string CacheKey() const = 0;
 
-  /// Returns whether the tensor is rewritten; others are copied byte for byte.
+  /// Returns whether the tensor is rewritten. Other tensors are copied byte for byte.
   virtual bool Rewrites(const io::StoredTensor& tensor) const = 0;
 
-  /// Returns whether the tensor is left out of the result.
+  /// Returns whether the result does not have the tensor.
   virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }
 
   /// Adds the tensors that Rewrite will write to `contents`.
   virtual void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const = 0;
 
-  /// Writes these tensors. `input` has the bytes of each of the tensor's entries.
+  /// Writes the planned tensors. `input` has the bytes of each of the tensor's entries.
   virtual void Rewrite(const io::StoredTensor& tensor,
                        const std::vector<std::span<const std::byte>>& input,
                        io::SafetensorsWriter& writer) = 0;
 };
 
-/// The i-th of N runs that share a job.
+/// One of N runs that share a job: number i of N.
 struct Part {
   std::size_t number = 1, count = 1;
 };
 
-/// Where the result goes.
+/// The output of a job.
 struct JobOutput {
   std::filesystem::path path;
   Part part{};
-  bool overwrite = false;  // whether files that no unfinished job wrote may be replaced
+  bool overwrite = false;  // whether files of others may be replaced (not of an unfinished job)
   Companions companions{};
 };
 
@@ -64,22 +64,22 @@ struct JobResult {
   std::uint64_t bytes_before = 0, bytes_after = 0;                             // of their tensors
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
-  bool complete = true;              // whether the files of the other parts exist, too
+  bool complete = true;              // whether the files of the other parts exist too
   std::vector<LeftOut> left_out;     // files of IN that OUT does not get
-  std::vector<std::string> removed;  // files of OUT that another checkpoint left
+  std::vector<std::string> removed;  // files of another checkpoint, removed from OUT
   std::uint64_t worked_bytes = 0;
   double seconds = 0;
 };
 
 /// Rewrites a checkpoint file by file, one tensor in memory at a time.
-/// A file goes to a file, a folder to a folder with the same file names, its index rewritten and
-/// its other small files copied; there, until the last file is done, a record beside each finished
-/// one lets a later run skip it, and a mark names the job. A part without files writes nothing. At
-/// the end `overwrite` removes the files by which readers would take OUT for another checkpoint.
-/// Every file appears whole or not at all. Names files that are left out on standard error. Errors:
-/// InvalidArgument if `out` is `in`, if a file of `in` would be replaced, if no tensor is
-/// rewritten, or, unless `overwrite` is set, if a file exists that this job did not write, or
-/// another checkpoint's; Interrupted, saying what was done; IoError.
+/// The output of a file is a file. The output of a folder is a folder with the same file names, a
+/// rewritten index, and copies of other small files. Until the last file is done, a mark in the
+/// folder names the job, and a record beside each finished file lets a later run skip it. A part
+/// without files writes nothing. At the end, `overwrite` removes files that readers would take for
+/// parts of another checkpoint. Every file is created completely or not at all. Prints the names of
+/// files that are not copied to standard error. Errors: InvalidArgument if `out` is `in`, if a file
+/// of `in` would be replaced, if no tensor is rewritten, or, without `overwrite`, if a file exists
+/// from another job or checkpoint; Interrupted, with the progress; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
 /// Returns the result as text and as JSON. `rewritten` is the command's participle, such as

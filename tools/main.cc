@@ -29,10 +29,10 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// The reader of standard output closed its end of the pipe, as `head` does: nothing is wrong.
+/// Thrown if the reader of standard output closed the pipe, as `head` does: not a failure.
 class ReaderLeft {};
 
-/// Writes all of it and ends the line, or says why not. (A text may have half the memory there is.)
+/// Writes a text and ends its line. (It may take half of the memory.) Errors: IoError, ReaderLeft.
 void PrintToStdout(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
                        (text.ends_with('\n') || std::fputc('\n', stdout) != EOF) &&
@@ -51,7 +51,7 @@ ExitCode PrintError(bool as_json, std::string_view kind, const std::string& mess
     try {
       PrintToStdout(object.dump(2, ' ', false, Json::error_handler_t::replace));
     } catch (const IoError&) {
-      return code;  // the first error is the one to report
+      return code;  // reports only the first error
     } catch (const ReaderLeft&) {
       return code;
     }
@@ -111,8 +111,8 @@ std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& co
   return known || word.starts_with('-') ? "" : std::string(word);
 }
 
-/// Opens the standard streams that the caller closed, in a way that fails every use of them. A file
-/// opened later would get their number, and messages would be written into it.
+/// Opens the standard streams that the caller closed, such that every use of them fails. Otherwise
+/// a file that is opened later would get their number and receive messages.
 void OccupyClosedStreams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -121,8 +121,8 @@ void OccupyClosedStreams() {
   }
 }
 
-/// Lets the program open as many files as the system allows: a checkpoint may have a thousand,
-/// which are open all at once.
+/// Raises the limit of open files to the system's maximum: a checkpoint may have a thousand files,
+/// which are open at the same time.
 void RaiseFileLimit() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -175,10 +175,10 @@ ExitCode Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   narrowfloat::tools::OccupyClosedStreams();
   narrowfloat::tools::RaiseFileLimit();
-  // A closed pipe is then an error of write: of standard output it ends the program with a code of
-  // its own, of standard error it is ignored.
+  // A closed pipe is then an error of write. For standard output it ends the program with its own
+  // exit status; for standard error it is ignored.
   std::signal(SIGPIPE, SIG_IGN);
-  // A file size limit is then an error of write, which cleans up, and not the end of the process.
+  // A file size limit is then an error of write with a cleanup, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   return static_cast<int>(narrowfloat::tools::Main(argc, argv));
 }

@@ -13,7 +13,7 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// Returns `text` as roff prints it: no line of it is a request, and no hyphen is typographic.
+/// Returns `text` escaped for roff: no line becomes a request, and no hyphen a typographic one.
 std::string Roff(std::string_view text) {
   std::string out = text.starts_with('.') || text.starts_with('\'') ? "\\&" : "";
   for (const char c : text) {
@@ -32,7 +32,7 @@ bool IsArgument(const CLI::Option& option) {
   return option.get_positional();
 }
 
-/// "\fB\-\-scheme\fR \fIS\fR".
+/// Returns an option in roff: "\fB\-\-scheme\fR \fIS\fR".
 std::string RoffName(const CLI::Option& option) {
   if (IsArgument(option)) return fmt::format("\\fI{}\\fR", Roff(option.get_name()));
   const std::string value = option.get_type_name();

@@ -116,7 +116,7 @@ constexpr VariableRow kVariables[] = {
      "pins the kernels to one of those that doctor lists; another name is an error (exit 3)"},
 };
 
-/// Returns the message for a number that is no count; an empty text if it is one.
+/// Returns the message for an invalid count; an empty text for a valid one.
 std::string CountError(const std::string& value) {
   constexpr int kLargest = std::numeric_limits<int>::max();
   int number = 0;
@@ -131,7 +131,7 @@ std::string PathError(const std::string& value) {
   return value.empty() ? "the path must not be empty" : "";
 }
 
-/// Adds an option or argument with a value, as its row says.
+/// Adds an option or argument with a value, by its row.
 template <class T>
 CLI::Option* AddValue(CLI::App* command, std::string_view name, T& value) {
   const OptionRow& row = FindOption(command->get_name(), name);

@@ -14,19 +14,19 @@ class Option;
 
 namespace narrowfloat::tools {
 
-/// Kind of an option's value: decides how it is checked and completed.
+/// Kind of an option's value: determines how it is checked and completed.
 enum class ValueKind { kFlag, kText, kPath, kChoice, kSuggestion };
 
 /// One option or argument. The parser, --help, the manual, the completions and the tables of
-/// docs/cli.md are made of these rows.
+/// docs/cli.md are generated from these rows.
 struct OptionRow {
-  std::string_view name;   // "--scheme", "-o,--out" or, of an argument, "IN"
-  std::string_view value;  // its placeholder in the usage text
+  std::string_view name;   // "--scheme", "-o,--out" or, for an argument, "IN"
+  std::string_view value;  // placeholder in the usage text
   std::string_view meaning;
   ValueKind kind = ValueKind::kFlag;
   bool required = false;
-  std::vector<std::string> (*choices)() = nullptr;  // all that a kChoice takes; some of others
-  std::string_view command = "";                    // that the row is for; empty: all others
+  std::vector<std::string> (*choices)() = nullptr;  // all values of a kChoice; else examples
+  std::string_view command = "";                    // command of the row; empty: all others
 };
 
 /// A subcommand.
@@ -34,13 +34,13 @@ struct CommandRow {
   std::string_view name, meaning;
 };
 
-/// An exit status, and when it is returned.
+/// An exit status, and its meaning.
 struct ExitRow {
   ExitCode code;
   std::string_view meaning;
 };
 
-/// An environment variable that is read.
+/// An environment variable that the library or the program reads.
 struct VariableRow {
   std::string_view name, meaning;
 };
@@ -51,21 +51,21 @@ std::span<const VariableRow> Variables();
 /// Returns the row of an option of a command. Requires: there is one.
 const OptionRow& FindOption(std::string_view command, std::string_view name);
 
-/// Returns the options and arguments of a command but --help, in the order in which they were
-/// added.
+/// Returns the options and arguments of a command except --help, in the order of their
+/// addition.
 std::vector<const CLI::Option*> OptionsOf(const CLI::App& command);
 
-/// Returns the row that an option was made of.
+/// Returns the row of an option.
 const OptionRow& RowOf(const CLI::App& command, const CLI::Option& option);
 
-/// Returns the spellings of an option: "-o", "--out"; of an argument: "IN".
+/// Returns the spellings of an option, such as "-o" and "--out", or of an argument, such as "IN".
 std::vector<std::string> OptionNames(const CLI::Option& option);
 
-/// Adds the subcommand of that name. Requires: it is in the table.
+/// Adds the subcommand with that name. Requires: it is in the table.
 CLI::App* AddCommand(CLI::App& app, std::string_view name);
 
-/// Adds an option or argument whose value goes to `value`: a flag for bool, a number of at least 1
-/// for int, a list for a vector, which may be given often.
+/// Adds an option or argument that is stored in `value`: a flag for bool, a number of at least 1
+/// for int, a list for a vector. A list option may be given several times.
 void AddOption(CLI::App* command, std::string_view name, bool& value);
 void AddOption(CLI::App* command, std::string_view name, int& value);
 void AddOption(CLI::App* command, std::string_view name, std::string& value);

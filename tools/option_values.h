@@ -12,7 +12,7 @@
 
 namespace narrowfloat::tools {
 
-/// A value that an option takes, and its meaning to the program.
+/// A value of an option, and its meaning to the program.
 template <class T>
 struct OptionValue {
   std::string_view name;

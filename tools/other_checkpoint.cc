@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Names that readers look for before they look for an index: Hugging Face's and Mistral's.
+/// Names that readers try before an index: Hugging Face's and Mistral's.
 constexpr std::array<std::string_view, 2> kModelFiles = {"model.safetensors",
                                                          "consolidated.safetensors"};
 
@@ -35,7 +35,7 @@ bool TakeSuffix(std::string_view& text, std::string_view suffix) {
   return found;
 }
 
-/// Returns whether a name is that of a shard: NAME-00001-of-00002.safetensors.
+/// Returns whether a name has the form of a shard: NAME-00001-of-00002.safetensors.
 bool IsShardName(std::string_view name) {
   return TakeSuffix(name, io::kFileSuffix) && TakeDigits(name) && TakeSuffix(name, "-of-") &&
          TakeDigits(name) && TakeSuffix(name, "-");
@@ -57,13 +57,13 @@ std::set<std::string> NamesIn(const fs::path& folder) {
   return names;
 }
 
-/// Returns the files that an index names; none if it is damaged.
+/// Returns the files named in an index; an empty set if it is damaged.
 std::set<std::string> FilesOfIndex(const fs::path& index) {
   std::set<std::string> files;
   try {
     const std::string text = io::ReadSmallFile(index, io::kMaxIndexBytes);
     for (auto& [tensor, file] : io::ParseIndex(index.string(), text).weight_map) files.insert(file);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): names no files
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a damaged index has no files
   }
   return files;
 }

@@ -29,11 +29,11 @@ OutputFolder::~OutputFolder() {
   if (!created_) return;
   try {
     RemoveIfUnused();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the folder stays
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): keeps the folder
   }
 }
 
-/// Keeps a mark that has another file beside it, which another part of this job may be writing.
+/// Removes the folder if it is unused. Keeps a mark beside another file: a part may be writing it.
 void OutputFolder::RemoveIfUnused() const {
   const FolderLock lock(path_);
   std::error_code ignored;
@@ -46,7 +46,7 @@ void OutputFolder::RemoveIfUnused() const {
   if (has_mark && !HasMarkOfAnother(path_, mark_)) {
     fs::remove(io::UnfinishedMark(path_), ignored);
   }
-  fs::remove(path_, ignored);  // refuses a folder that is not empty
+  fs::remove(path_, ignored);  // fails for a folder that is not empty
 }
 
 }  // namespace narrowfloat::tools

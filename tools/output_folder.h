@@ -6,10 +6,10 @@
 
 namespace narrowfloat::tools {
 
-/// Creates a folder, and removes it again at the end if it holds nothing but the mark of this job.
+/// Creates a folder. The destructor removes it if it contains nothing but the mark of this job.
 class OutputFolder {
  public:
-  /// `mark` is the text of this job's mark. Errors: IoError.
+  /// Creates the folder. `mark` is the text of this job's mark. Errors: IoError.
   OutputFolder(const std::filesystem::path& path, std::string mark);
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;

@@ -18,8 +18,8 @@ std::optional<std::size_t> FindEntry(const io::StoredTensor& tensor, Role role) 
   return static_cast<std::size_t>(at - tensor.plan.begin());
 }
 
-/// Returns the matrix of the codes as stored, and its blocks. With `is_turned`, each of its rows is
-/// a line that scales belong to; else each column is.
+/// Returns the form of the codes' stored matrix and its blocks. With `is_turned`, each of its rows
+/// is a line with scales; otherwise each column is.
 io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bool is_turned) {
   const SchemeInfo& scheme = *tensor.quantized->spec.scheme;
   const MatrixShape matrix = FlattenShape(tensor.shape());
@@ -34,7 +34,7 @@ io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bo
   return form;
 }
 
-/// Returns the scales row by row of the blocks, without padding.
+/// Returns the scales without padding, in the order of the stored matrix's blocks, row by row.
 std::vector<std::byte> CompactScales(const io::StoredTensor& tensor, Direction direction,
                                      bool is_turned, std::span<const std::byte> in) {
   const QuantSpec& spec = tensor.quantized->spec;
@@ -53,7 +53,7 @@ std::vector<std::byte> CompactScales(const io::StoredTensor& tensor, Direction d
   return out;
 }
 
-/// Returns the scales of the whole tensor, or of each row, that the amaxes stand for.
+/// Returns the scales of the whole tensor, or of each row, computed from the amaxes.
 std::vector<float> GlobalsOf(const QuantSpec& spec, std::span<const std::byte> amaxes) {
   std::vector<float> globals = ItemsOf<float>(amaxes);
   for (float& global : globals) global = io::GlobalOfAmax(global, spec.e4m3_max);

@@ -16,9 +16,9 @@ struct OwnDirection {
   io::CanonicalWeight weight;
 };
 
-/// Returns each direction that a tensor of this library stores, whatever the order of its scales:
-/// columnwise codes as they are stored, transposed or not. `input` has the bytes of each of the
-/// tensor's entries, to which the codes refer. Requires: tensor.quantized.
+/// Returns each direction that a tensor of this library stores, for any order of its scales.
+/// Columnwise codes keep their stored orientation. `input` has the bytes of each of the tensor's
+/// entries; the codes refer to these. Requires: tensor.quantized.
 std::vector<OwnDirection> DirectionsOf(const io::StoredTensor& tensor,
                                        const std::vector<std::span<const std::byte>>& input);
 

@@ -10,15 +10,15 @@
 
 namespace narrowfloat::tools {
 
-/// Says on standard error how many bytes of a job are done, at what rate.
+/// Prints a job's progress to standard error: the bytes that are done, and the rate.
 class Progress {
  public:
   Progress(std::string verb, std::uint64_t total_bytes);
 
-  /// Counts bytes that were read and names the tensor they belong to.
+  /// Counts bytes that were read; `tensor` is the name of their tensor.
   void Add(std::uint64_t bytes, std::string_view tensor);
 
-  /// Counts bytes that need no work; the rate leaves them out.
+  /// Counts bytes that need no work. The rate does not include them.
   void Skip(std::uint64_t bytes);
 
   std::uint64_t worked_bytes() const { return worked_; }

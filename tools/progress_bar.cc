@@ -34,7 +34,7 @@ ProgressBar::ProgressBar(std::string verb, std::string_view to_come)
 }
 
 ProgressBar::~ProgressBar() {
-  if (terminal_) WriteToStderr("\r\033[K");  // the result takes the bar's place
+  if (terminal_) WriteToStderr("\r\033[K");  // erases the bar before the result is printed
 }
 
 bool ProgressBar::IsDue() const {

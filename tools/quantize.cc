@@ -34,12 +34,12 @@ struct QuantizeOptions {
   std::vector<std::string> include, exclude;
   int threads = 0;
   bool overwrite = false, dry_run = false;
-  std::vector<SelectionRule> rules;  // both lists, as they stood on the command line
+  std::vector<SelectionRule> rules;  // both lists, in the order of the command line
 };
 
 class QuantizeRewriter : public TensorRewriter {
  public:
-  /// Writes in `convention`. Errors: as io::ConventionWriter; as Choice.
+  /// Makes a rewriter to options.convention. Errors: as io::ConventionWriter; as Choice.
   QuantizeRewriter(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
                    Execution execution)
       : foreign_(MakeWriter(options.convention)),
@@ -113,8 +113,8 @@ class QuantizeRewriter : public TensorRewriter {
     return io::ConventionWriter("quantize", convention);
   }
 
-  /// Returns whether the convention holds matrices that the float model stores as [inputs,
-  /// outputs].
+  /// Returns whether the convention stores matrices that are [inputs, outputs] in the float
+  /// model.
   bool Transposes() const {
     return foreign_ && foreign_->convention().weights.front().plain_is_transposed;
   }
@@ -126,7 +126,7 @@ class QuantizeRewriter : public TensorRewriter {
     return shape;
   }
 
-  /// Refuses a shape that the scheme does not take, before anything is planned.
+  /// Rejects a shape that the scheme does not support, before anything is planned.
   void CheckShape(const io::StoredTensor& tensor) const {
     try {
       PlanQuantize(spec_, InnerShape(tensor));
@@ -144,13 +144,13 @@ class QuantizeRewriter : public TensorRewriter {
     return form;
   }
 
-  /// The tensor as this library stores it.
+  /// Returns the tensor as stored in this library's convention.
   io::StoredTensor Quantized(const io::StoredTensor& tensor) const {
     return io::AsStored(
         {tensor.name, spec_, InnerShape(tensor), *io::WideFloat(tensor.entries.front().dtype)});
   }
 
-  std::optional<io::ConventionWriter> foreign_;  // none: this library's convention
+  std::optional<io::ConventionWriter> foreign_;  // absent: this library's convention
   Choice choice_;
   QuantSpec spec_;
   Execution execution_;
@@ -158,7 +158,7 @@ class QuantizeRewriter : public TensorRewriter {
   ByteBuffer turned_;
 };
 
-/// --include and --exclude in the order in which they were given.
+/// Returns the rules of --include and --exclude in the order of the command line.
 std::vector<SelectionRule> RulesOf(const CLI::App& app) {
   const CLI::Option* include = app.get_option("--include");
   const CLI::Option* exclude = app.get_option("--exclude");

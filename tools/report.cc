@@ -45,7 +45,7 @@ struct ReportOptions {
   bool overwrite = false;
 };
 
-/// Counts of numbers by the power of two at or below their magnitude; zeros and NaN not counted.
+/// Counts of numbers by the power of two at or below their magnitude, without zeros and NaN.
 using Histogram = std::map<int, std::uint64_t>;
 
 void Count(float value, Histogram& histogram) {
@@ -62,18 +62,18 @@ Json JsonOf(const Histogram& histogram) {
 struct Outcome {
   double signal = 0, noise = 0, largest = 0;
   std::uint64_t values = 0, underflows = 0, saturated = 0, bytes = 0;
-  std::uint64_t nonfinite_changed = 0;  // NaN or infinite before or after, and not the same
+  std::uint64_t nonfinite_changed = 0;  // NaN or infinite before or after, and different
   Histogram scales;
 
-  /// Returns the SQNR of the finite values; nullopt without an error in them, or without any.
+  /// Returns the SQNR of the finite values; nullopt without errors, or without finite values.
   std::optional<double> SqnrDb() const {
     if (noise == 0 || signal == 0) return std::nullopt;
     return 10 * std::log10(signal / noise);
   }
 };
 
-/// Sums the errors of finite values. NaN and infinity have no error that a sum could hold: counts
-/// those that another value replaces, and the values that become one.
+/// Sums the errors of finite values. Errors of NaN and infinity cannot be summed: counts the ones
+/// that are replaced by another value, and the values that become one.
 void Compare(std::span<const float> before, std::span<const float> after, Outcome& outcome) {
   outcome.values = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -170,7 +170,7 @@ class Reporting {
     Histogram histogram;
     for (const float value : values) Count(value, histogram);
     Json outcomes = Json::array();
-    std::uint64_t shown = 0;  // of the tensor's bytes, which each scheme has a share of
+    std::uint64_t shown = 0;  // bytes reported as progress; each scheme counts for a share
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       CheckInterrupt();
       const std::optional<Outcome> outcome = Try(specs_[i], tensor.shape(), values);
@@ -214,7 +214,7 @@ class Reporting {
     }
   }
 
-  /// Quantizes and decodes; nothing for a shape that the scheme does not take.
+  /// Quantizes and decodes; returns nullopt for a shape that the scheme does not support.
   std::optional<Outcome> Try(const QuantSpec& spec, const Shape& shape,
                              std::span<const float> values) {
     if (!TakesShape(spec, shape)) return std::nullopt;
@@ -244,7 +244,7 @@ class Reporting {
     return outcome;
   }
 
-  /// Padding is zero bytes, which no block that holds a value has as its scale.
+  /// Counts scales that are not zero bytes: padding, and zero or tiny blocks, have zero bytes.
   static void CountScales(const SchemeInfo& scheme, std::span<const std::byte> bytes,
                           Histogram& histogram) {
     const io::FileDType type = io::FileDTypeOfScales(scheme.layout.scale_type);
@@ -275,8 +275,8 @@ std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
   return specs;
 }
 
-/// Refuses a page that cannot be written, before the checkpoint is read. Errors: InvalidArgument;
-/// IoError.
+/// Rejects a page path that is not writable, before the checkpoint is read. Errors:
+/// InvalidArgument; IoError.
 void CheckPage(const ReportOptions& options) {
   const fs::path page(options.out);
   std::error_code error;
@@ -295,8 +295,8 @@ void CheckPage(const ReportOptions& options) {
   }
 }
 
-/// Refuses a page that would replace a file of the model: a shard, or any file in the model's
-/// folder. An earlier page (.html) may lie there and be replaced.
+/// Rejects a page that would replace a file of the model: a shard, or any file in the model's
+/// folder. An earlier page (.html) in that folder may be replaced.
 void CheckIsNotOfModel(const io::Checkpoint& in, const std::string& out) {
   std::error_code ignored;
   InputFiles files;

@@ -6,7 +6,7 @@
 namespace narrowfloat::tools {
 namespace {
 
-// The policy lets the page load nothing, from wherever it is opened.
+// The policy prevents the page from loading anything, wherever it is opened.
 constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
@@ -190,7 +190,7 @@ show();
 
 std::string ReportPage(const Json& report) {
   std::string page(kHead);
-  // '<' could end the script element; JSON has another spelling for it.
+  // '<' could end the script element; in JSON it has an escape sequence.
   for (const char c : report.dump(-1, ' ', false, Json::error_handler_t::replace)) {
     if (c == '<') {
       page += "\\u003c";

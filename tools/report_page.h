@@ -7,8 +7,8 @@
 
 namespace narrowfloat::tools {
 
-/// Returns one HTML page, without other files, that shows the object of `report --json`: a table
-/// that sorts, worst first, and histograms; light and dark.
+/// Returns one self-contained HTML page that shows the object of `report --json`: a table that can
+/// be sorted, worst first, and histograms; light and dark.
 std::string ReportPage(const Json& report);
 
 }  // namespace narrowfloat::tools

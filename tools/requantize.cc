@@ -102,10 +102,10 @@ class RequantizeRewriter : public TensorRewriter {
     }
   }
 
-  /// Returns the format that the tensor is written in.
+  /// Returns the form in which the tensor is written.
   io::ForeignWeight TargetForm(const io::StoredTensor& tensor) const {
     io::ForeignWeight form = io::FormOf(tensor);
-    form.input_scale.clear();  // which is dropped
+    form.input_scale.clear();  // the result has no input scales
     if (left_.contains(tensor.name)) return form;
     form.codes = io::FileDType::kF8E4M3;
     form.block = {kFp8Block, kFp8Block};
@@ -113,7 +113,7 @@ class RequantizeRewriter : public TensorRewriter {
     return form;
   }
 
-  /// Reads the scales of an MXFP4 weight, and its codes if the scales leave it open.
+  /// Checks an MXFP4 weight by its scales, and by its codes if the scales do not decide.
   void CheckFits(const io::TensorLocation& location, const io::ForeignWeight& form,
                  TensorReader& reader) {
     CheckInterrupt();
@@ -145,7 +145,7 @@ class RequantizeRewriter : public TensorRewriter {
   io::Loss loss_;
 };
 
-/// Refuses this library's own convention, in which a model has one scheme, without misfits.
+/// Rejects this library's own convention: it has one scheme per model and keeps no other weights.
 void CheckTarget(const std::string& to) {
   if (to != io::kConventionName) return;
   throw Unsupported(

@@ -29,7 +29,7 @@ Result Run() {
   for (const SchemeInfo& scheme : kSchemes) {
     const std::string_view scale = io::Info(io::FileDTypeOfScales(scheme.layout.scale_type)).name;
     std::vector<std::string_view> options = OptionKeys(scheme);
-    options.insert(options.end(), {"columnwise", "rowwise"});  // which every scheme has
+    options.insert(options.end(), {"columnwise", "rowwise"});  // every scheme has these
     std::ranges::sort(options);
     rows.push_back({std::string(scheme.name), fmt::format("{:#06x}", scheme.id),
                     std::string(scheme.element), BlockText(scheme.block), std::string(scale),

@@ -12,10 +12,10 @@
 
 namespace narrowfloat::tools {
 
-/// Memory for one quantized tensor after another.
+/// Memory for one quantized tensor at a time.
 class ScratchTensor {
  public:
-  /// Returns a view of memory for the buffers of this plan; its earlier content is lost.
+  /// Returns a view of memory for the buffers of this plan. Earlier content is lost.
   QuantizedView Bind(const QuantSpec& spec, const Shape& shape);
 
   /// Returns the bytes of each of io::StoredBuffers.

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxRecordBytes = 4096;
 
-/// Computes FNV-1a of 64 bits. Records are this program's own, so it need not resist attacks.
+/// Computes 64-bit FNV-1a. Only this program writes records, so it need not resist attacks.
 class Hash {
  public:
   /// Adds a text and its length, so that "ab" and "c" differ from "a" and "bc".
@@ -46,7 +46,7 @@ void AddShape(Hash& hash, const Shape& shape) {
   for (const std::int64_t size : shape) hash.Add(static_cast<std::uint64_t>(size));
 }
 
-/// Adds what decides the bytes that come from one file of the input.
+/// Adds all that determines the bytes from one input file.
 void AddIdentity(Hash& hash, const io::Shard& shard) {
   const io::FileIdentity& identity = shard.file.identity();
   hash.Add(shard.name);
@@ -65,8 +65,8 @@ void AddIdentity(Hash& hash, const io::Shard& shard) {
   }
 }
 
-/// Adds how a weight of another convention is read, which depends on config.json and --from, too.
-/// Names all members, so that a new one is not forgotten.
+/// Adds the form in which a weight of another convention is read; it also depends on config.json
+/// and --from. Names all members, so that a new member cannot be forgotten.
 void AddForm(Hash& hash, const io::ForeignWeight& form) {
   const auto& [codes, scale, matrices, rows, cols, block, global, globals, transposed, swizzled,
                high_half_first, shape, input_scale] = form;
@@ -82,7 +82,7 @@ void AddForm(Hash& hash, const io::ForeignWeight& form) {
   hash.Add(input_scale);
 }
 
-/// Adds how a tensor is read: as which kind of tensor, and from which entries.
+/// Adds a tensor's kind and the entries that it is read from.
 void AddReading(Hash& hash, const io::StoredTensor& tensor) {
   hash.Add(tensor.name);
   hash.Add(std::uint64_t{tensor.accessory});
@@ -91,7 +91,7 @@ void AddReading(Hash& hash, const io::StoredTensor& tensor) {
   if (tensor.foreign) AddForm(hash, *tensor.foreign);
 }
 
-/// Adds what the file of the result will have besides the bytes of its tensors.
+/// Adds the contents of the result's file, except the bytes of its tensors.
 void AddContents(Hash& hash, const io::FileContents& contents) {
   for (const auto& [key, text] : contents.metadata) {
     hash.Add(key);
@@ -112,7 +112,7 @@ std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
   hash.Add(rewriter.CacheKey());
   AddContents(hash, contents);
   AddIdentity(hash, shard);
-  std::set<std::size_t> others;  // in which some of its scales lie
+  std::set<std::size_t> others;  // shards with some of its scales
   for (const io::StoredTensor& tensor : shard.tensors) {
     AddReading(hash, tensor);
     others.insert(tensor.shards.begin(), tensor.shards.end());
@@ -121,7 +121,7 @@ std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
   return hash.Text();
 }
 
-/// Returns a hash in place of a name so long that no file system takes the record's.
+/// Returns the path of a record; with a hash as name if the name is too long for file systems.
 fs::path RecordPath(const fs::path& file) {
   const std::string name = file.filename().string();
   std::string record = fmt::format(".{}.job", name);
@@ -141,7 +141,7 @@ std::string RecordText(const ShardPlan& plan) {
   return TextOfJob(plan.job);
 }
 
-/// Refuses a result with two tensors of one name, which a valid input can lead to.
+/// Rejects a result with two tensors of one name; a valid input can lead to this.
 void AddOwner(const std::string& verb, const std::string& name, const io::StoredTensor& tensor,
               std::unordered_map<std::string, const io::StoredTensor*>& owners) {
   const auto [owner, fresh] = owners.emplace(name, &tensor);
@@ -155,8 +155,8 @@ io::FileContents PlanContents(const io::Shard& shard, const fs::path& out,
                               const TensorRewriter& rewriter) {
   io::FileContents contents;
   contents.metadata = io::WithoutDescriptions(shard.file.header().metadata);
-  contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
-  std::unordered_map<std::string, const io::StoredTensor*> owners;  // of names of the result
+  contents.metadata.emplace("format", "pt");  // some readers reject a file without this key
+  std::unordered_map<std::string, const io::StoredTensor*> owners;  // by names of the result
   for (const io::StoredTensor& tensor : shard.tensors) {
     if (rewriter.Drops(tensor)) continue;
     const std::size_t before = contents.tensors.size();
@@ -223,7 +223,7 @@ bool IsFinished(const ShardPlan& plan) {
     return file.header().tensors == plan.contents.tensors &&
            file.header().metadata == plan.contents.metadata;
   } catch (const Error&) {
-    return false;  // whatever is wrong with it, it is not finished
+    return false;  // a file with any error is not finished
   }
 }
 
@@ -249,7 +249,7 @@ bool HasMarkOfAnother(const fs::path& folder, const std::string& text) {
   try {
     return io::ReadSmallFile(mark, kMaxRecordBytes) != text;
   } catch (const Error&) {
-    // The other job has removed it since, or it is a file that no job writes.
+    // The other job has removed the mark, or no job has written this file.
     return fs::exists(fs::symlink_status(mark, ignored));
   }
 }

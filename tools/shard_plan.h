@@ -16,24 +16,24 @@ struct ShardPlan {
   const io::Shard* shard;
   std::filesystem::path out;
   io::FileContents contents;
-  std::string job;  // hash of all that decides the file's bytes
+  std::string job;  // hash of all that determines the file's bytes
 
-  /// Returns whether the result has this file. A shard that held only scales of weights in other
-  /// shards, for example, has no file in it.
+  /// Returns whether the result has this file. For example, it has no file for a shard with only
+  /// scales of weights in other shards.
   bool IsWritten() const { return !contents.tensors.empty(); }
 };
 
 /// Plans every file, so that errors are found before anything is written.
-/// Errors: InvalidArgument, also if two files would hold a tensor of the same name.
+/// Errors: InvalidArgument, also if two files would have a tensor of the same name.
 std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesystem::path& out,
                                   const TensorRewriter& rewriter);
 
-/// Returns the part of each shard, counted from 1: the largest shard goes first, to the part with
-/// the fewest bytes. Depends on the input and the number of parts alone.
+/// Returns the part of each shard, counted from 1. Assigns the shards, largest first, to the part
+/// with the fewest bytes. Depends only on the input and the number of parts.
 std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
 
-/// Returns whether an earlier run finished this very file: its record has the job's hash and the
-/// file has the planned header. Requires: plan.IsWritten().
+/// Returns whether an earlier run of the same job finished this file: its record has the job's hash
+/// and the file has the planned header. Requires: plan.IsWritten().
 bool IsFinished(const ShardPlan& plan);
 
 /// Removes the record of a file, before the file is replaced.
@@ -41,16 +41,16 @@ void RemoveRecord(const std::filesystem::path& file);
 /// Writes the record of a finished file.
 void WriteRecord(const ShardPlan& plan);
 
-/// Returns the text that a job writes into the mark of its folder: the same for all parts of one
-/// job, another for a job with other input, options or version.
+/// Returns the text of a job's mark in its folder: the same for all parts of one job, different for
+/// a job with another input, options or version.
 std::string MarkText(const std::vector<ShardPlan>& plans);
 
-/// Returns whether the folder has a mark with another text. A mark that cannot be read counts as
-/// another.
+/// Returns whether the folder has a mark with another text, or a mark that cannot be
+/// read.
 bool HasMarkOfAnother(const std::filesystem::path& folder, const std::string& text);
 
-/// Refuses a folder with the mark of another job than the one with this `text`: the files of the
-/// two would mix. Errors: InvalidArgument.
+/// Rejects a folder with the mark of a job other than the job with this `text`: the files of both
+/// would mix. Errors: InvalidArgument.
 void CheckMark(const std::filesystem::path& folder, const std::string& text,
                const std::string& verb);
 

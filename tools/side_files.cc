@@ -19,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;  // the largest tokenizers have half
+constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;  // twice the largest tokenizers
 
-/// The files that the job itself writes.
+/// Returns whether a file is one of the files that the job itself writes.
 bool IsOfCheckpoint(const io::Checkpoint& in, const fs::path& relative) {
   const std::string name = relative.string();
   if (in.index() && in.index()->first == name) return true;
@@ -29,7 +29,7 @@ bool IsOfCheckpoint(const io::Checkpoint& in, const fs::path& relative) {
                              [&](const io::Shard& shard) { return shard.name == name; });
 }
 
-/// Why the file is left out; empty: it is copied.
+/// Returns why a file is not copied; an empty text if it is copied.
 std::string ReasonToLeaveOut(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   if (name.starts_with('.')) return "hidden";
@@ -51,7 +51,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
   std::ranges::copy_if(companions, std::inserter(files.written, files.written.end()),
                        [](const auto& file) { return file.second.has_value(); });
   const fs::path& from = *in.folder();
-  fs::path last = from;  // the folder that cannot be read, if one cannot: errors name no path
+  fs::path last = from;  // the folder that cannot be read, in case of an error without a path
   try {
     for (auto at = fs::recursive_directory_iterator(from); at != fs::end(at); ++at) {
       CheckInterrupt();
@@ -62,7 +62,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
         const bool hidden = relative.filename().string().starts_with('.');
         const bool is_out = fs::equivalent(at->path(), out, ignored);
         if (hidden || is_out) at.disable_recursion_pending();
-        const bool is_link = at->is_symlink();  // which the iterator does not follow
+        const bool is_link = at->is_symlink();  // the iterator does not follow links
         if (!is_out && (hidden || is_link)) {
           files.left_out.push_back(
               {relative.string() + "/", hidden ? "hidden" : "a symbolic link to a folder"});
@@ -74,7 +74,7 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
       } else if (!IsOfCheckpoint(in, relative)) {
         const std::string reason = ReasonToLeaveOut(*at);
         if (reason.empty()) {
-          // Refuses one that cannot be read before anything is written.
+          // Throws for a file that cannot be read, before anything is written.
           [[maybe_unused]] const io::InputFile readable(at->path());
           files.copied.push_back(relative);
         } else {

@@ -21,7 +21,7 @@ using speed::MachineSpeed;
 using speed::StreamSpeed;
 using speed::VerbName;
 
-constexpr double kBudgetSeconds = 4.8;  // with the start and the tables, five
+constexpr double kBudgetSeconds = 4.8;  // five with the start and the tables
 
 using Table = std::vector<std::vector<std::string>>;
 
@@ -33,7 +33,7 @@ std::string ThreadsText(std::size_t threads) {
   return threads == 1 ? "1 thread" : fmt::format("{} threads", threads);
 }
 
-/// The row that begins with this cell: a result of another number of threads goes on in it.
+/// Returns the row that begins with this cell: results of other numbers of threads continue it.
 std::vector<std::string>& RowOf(Table& table, const std::string& name) {
   if (table.back().front() != name) table.push_back({name});
   return table.back();

@@ -5,9 +5,9 @@
 
 namespace narrowfloat::tools {
 
-/// Measures this machine for about five seconds, on one thread and on `threads` (0: all that we may
-/// use), with progress on standard error. The text has a table for the memory and one for the
-/// kernels. Errors: Interrupted.
+/// Measures this machine for about five seconds, on one thread and on `threads` (0: all threads of
+/// the affinity mask), with progress on standard error. The text has a table for the memory and one
+/// for the kernels. Errors: Interrupted.
 Result SpeedReport(int threads);
 
 }  // namespace narrowfloat::tools

@@ -8,8 +8,8 @@
 
 namespace narrowfloat::tools {
 
-/// Writes `text` to standard error. Ignores a failure, because a message that cannot be written
-/// must not end the work that it is about.
+/// Writes `text` to standard error. Ignores a failure, because the work must go on even if its
+/// message cannot be written.
 void WriteToStderr(std::string_view text) noexcept;
 
 /// Formats a message and writes it to standard error, as WriteToStderr.

@@ -61,7 +61,7 @@ void DequantizeStored(const io::StoredTensor& tensor,
 
 void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
                        std::span<std::byte> out) {
-  constexpr std::size_t kPatch = 64;  // rows and columns that stay in the first-level cache
+  constexpr std::size_t kPatch = 64;  // rows and columns, which fit in the first-level cache
   const auto rows = static_cast<std::size_t>(shape[shape.size() - 2]);
   const auto cols = static_cast<std::size_t>(shape.back());
   const std::size_t matrix = rows * cols * item_size;

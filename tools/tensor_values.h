@@ -13,7 +13,7 @@
 
 namespace narrowfloat::tools {
 
-/// Returns the items of a tensor, whose bytes need not be aligned.
+/// Returns the items of a tensor. Its bytes need not be aligned.
 template <class T>
 std::vector<T> ItemsOf(std::span<const std::byte> bytes) {
   std::vector<T> items(bytes.size() / sizeof(T));
@@ -22,7 +22,7 @@ std::vector<T> ItemsOf(std::span<const std::byte> bytes) {
 }
 
 /// Writes the values of a quantized tensor, of this library's or another convention, to `out`.
-/// `input` has the bytes of each of the tensor's entries. Errors: as Dequantize.
+/// `input` has the bytes of each entry of the tensor. Errors: as Dequantize.
 void DequantizeStored(const io::StoredTensor& tensor,
                       const std::vector<std::span<const std::byte>>& input, const TensorView& out,
                       const Execution& execution);
@@ -31,7 +31,7 @@ void DequantizeStored(const io::StoredTensor& tensor,
 void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
                        std::span<std::byte> out);
 
-/// Reads whole tensors into memory that is used again.
+/// Reads whole tensors into reused memory.
 class TensorReader {
  public:
   explicit TensorReader(Execution execution) : execution_(execution) {}
@@ -39,8 +39,8 @@ class TensorReader {
   /// Returns the bytes of each entry, valid until the next call. Errors: IoError.
   const std::vector<std::span<const std::byte>>& Bytes(const io::TensorLocation& location);
 
-  /// Returns the values in fp32, valid until the next call; none for a plain tensor of another type
-  /// than F32, F16 and BF16.
+  /// Returns the values in fp32, valid until the next call; no values for a plain tensor of a type
+  /// other than F32, F16 and BF16.
   /// Errors: IoError.
   std::span<const float> Values(const io::TensorLocation& location);
 

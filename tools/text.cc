@@ -13,11 +13,11 @@ namespace {
 
 struct CodePoint {
   char32_t value;
-  std::size_t bytes;  // 0: the text does not begin with UTF-8
+  std::size_t bytes;  // 0: the text does not begin with valid UTF-8
 };
 
-/// Decodes the first character of a text that is not empty. Overlong forms and surrogates are not
-/// UTF-8 (RFC 3629).
+/// Decodes the first character of a text. Requires: the text is not empty. Overlong forms and
+/// surrogates are invalid UTF-8 (RFC 3629).
 CodePoint FirstCodePoint(std::string_view text) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (at(0) < 0x80) return {at(0), 1};
@@ -34,8 +34,8 @@ CodePoint FirstCodePoint(std::string_view text) {
   return valid ? CodePoint{value, bytes} : CodePoint{0, 0};
 }
 
-/// Returns whether a character moves the cursor, ends the line or turns the direction of what
-/// follows.
+/// Returns whether a character moves the cursor, ends the line or changes the direction of the text
+/// after it.
 bool Steers(char32_t point) {
   constexpr struct {
     char32_t first, last;
@@ -100,7 +100,7 @@ std::string TableText(const std::vector<std::vector<std::string>>& rows,
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (std::size_t i = 0; i < row.size(); ++i) {
-      // One long name must not fill the lines of all others with spaces.
+      // A long name must not widen the lines of all other names.
       if (row[i].size() <= kWidest) widths[i] = std::max(widths[i], row[i].size());
     }
   }

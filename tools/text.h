@@ -17,13 +17,13 @@ std::string DurationText(double seconds);
 /// Returns a count with its noun: "1 file", "2 files".
 std::string CountText(std::size_t count, std::string_view noun);
 
-/// Returns `text` with everything that could steer a terminal or reorder its line written as an
-/// escape: control characters, bytes that are not UTF-8, line separators, marks of direction.
-/// Names come from files that anybody may have written.
+/// Returns `text` with an escape for each character that could control a terminal or reorder its
+/// line: control characters, bytes that are not UTF-8, line separators, marks of direction. Names
+/// come from untrusted files.
 std::string Escaped(std::string_view text);
 
-/// Returns columns with two spaces between them; the first row is the heading. Columns listed in
-/// `right` are flush right. A cell of more than 128 bytes moves the rest of its line.
+/// Returns columns with two spaces between them; the first row is the heading. Columns in `right`
+/// are right-aligned. A cell of more than 128 bytes shifts the rest of its line.
 std::string TableText(const std::vector<std::vector<std::string>>& rows,
                       const std::vector<std::size_t>& right);
 

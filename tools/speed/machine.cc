@@ -16,12 +16,12 @@ namespace {
 
 constexpr DType kDType = DType::kBFloat16;
 
-// From two tiles to the tensor of the benches, 64 MiB of bfloat16 and beyond most caches, in steps:
-// each tells how long the next one will take.
+// Rows from two tiles to the benches' tensor: 64 MiB of bfloat16, larger than most caches. Grows in
+// steps: each step's time predicts the time of the next one.
 constexpr std::int64_t kCols = 4096, kFewestRows = 32, kMostRows = 8192, kGrowth = 4;
 
-// Factor by which a step may take longer than its number of elements suggests, where it exceeds a
-// cache, with time for a few more turns on the last one.
+// Factor by which a step may take longer than its number of elements predicts (it may exceed a
+// cache), including time for a few more rounds of the last step.
 constexpr double kReserve = 2.5;
 
 // Bytes of Memory per element of two bytes: input, output, codes of both directions, scales.
@@ -40,7 +40,7 @@ constexpr StreamKind kStreamKinds[] = {
     {"copy, non-temporal stores", Stores::kNontemporal, true},
 };
 
-/// Tracks the time that is left, and reports progress.
+/// Tracks the remaining time, and reports progress.
 class Timer {
  public:
   Timer(double budget_seconds, const ProgressFn& progress)
@@ -56,7 +56,7 @@ class Timer {
   Clock::time_point start_;
 };
 
-/// Returns true for the workloads without options, in every direction; for dequantize, rowwise.
+/// Returns true for quantize workloads without options, and for dequantize workloads, rowwise.
 bool IsWanted(const Workload& workload) {
   if (workload.verb == Verb::kQuantize) return !workload.HasOptions();
   return workload.verb == Verb::kDequantize && workload.direction == Direction::kRowwise;
@@ -85,7 +85,7 @@ class SpeedSession {
   SpeedSession(const SpeedSession&) = delete;  // trials point into it
   SpeedSession& operator=(const SpeedSession&) = delete;
 
-  /// Samples every trial as long as there is time; on the smallest tensor, samples all at least
+  /// Samples every trial while time remains. On the smallest tensor, samples every trial at least
   /// once.
   void Round(const Timer& timer) {
     for (auto& [speed, trial] : streams_) {
@@ -132,7 +132,7 @@ class SpeedSession {
     StreamSpeed speed;
     Trial trial;
   };
-  /// The stream that moves the bytes of some kernels, one of which stands here for all.
+  /// A stream that moves as many bytes as some kernels; `workload` is one of them.
   struct Roofline {
     Workload workload;
     std::size_t threads;
@@ -209,7 +209,7 @@ MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
     const double start = timer.Seconds();
     SpeedSession session(rows, execution);
     session.Round(timer);
-    if (!session.IsComplete()) return result;  // slower than predicted: the last step's result
+    if (!session.IsComplete()) return result;  // too slow: returns the previous step's result
     const double next = kReserve * kGrowth * (timer.Seconds() - start);
     const bool last = rows == kMostRows || !timer.Allows(next) || !HasMemoryFor(rows * kGrowth);
     while (last && timer.Allows(session.RoundSeconds() / 2)) session.Round(timer);

@@ -19,7 +19,7 @@ struct StreamSpeed {
   double seconds;
 };
 
-/// Speed of a kernel, and of the stream of the same bytes on as many threads.
+/// Speed of a kernel, and of a stream of the same bytes on the same number of threads.
 struct KernelSpeed {
   Verb verb;
   const SchemeInfo* scheme;
@@ -33,16 +33,16 @@ struct MachineSpeed {
   Shape shape;  // of the tensor of dtype
   DType dtype;
   std::vector<StreamSpeed> streams;
-  std::vector<KernelSpeed> kernels;  // of one verb, scheme and direction next to each other
-  double seconds;                    // that all of this took
+  std::vector<KernelSpeed> kernels;  // grouped by verb, scheme and direction
+  double seconds;                    // duration of all measurements
 };
 
-/// Receives the share of the time that is used, and the name of the next measurement. May throw to
-/// end the measurements.
+/// Receives the used share of the time, and the name of the next measurement. May throw to end the
+/// measurements.
 using ProgressFn = std::function<void(double share, std::string_view next)>;
 
-/// Measures every scheme of the registry on one thread and on as many as `execution` says, within
-/// `budget_seconds`: on a slow machine, or one with little memory left, on a smaller tensor.
+/// Measures every scheme of the registry on one thread and on the threads of `execution`, within
+/// `budget_seconds`. Uses a smaller tensor on a slow machine, or with little free memory.
 MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
                             const ProgressFn& progress);
 

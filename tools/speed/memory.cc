@@ -20,7 +20,7 @@
 namespace narrowfloat::speed {
 namespace {
 
-// Drawn values are repeated: a prime number of them, so that they never line up with rows.
+// Random values are repeated. Their number is a prime, so that they never align with rows.
 constexpr std::size_t kDrawn = 1000003;
 
 std::vector<float> Draw(Data data, std::size_t count) {
@@ -36,7 +36,7 @@ std::vector<float> Draw(Data data, std::size_t count) {
   return values;
 }
 
-/// Stores `value` as a float of that type.
+/// Stores `value` as a float of type `dtype`.
 void StoreAs(DType dtype, float value, std::byte* to) {
   std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   if (dtype == DType::kFloat16) bits = Encode<Float16, Overflow::kInfinity>(value);
@@ -113,7 +113,7 @@ QuantizedView Memory::Quantized(const QuantSpec& spec, std::size_t past_line) co
   return BindBuffers<QuantizedView>(spec, shape_, [&](const BufferPlan& buffer) {
     if (buffer.role == Role::kRowwiseData) return codes_[0].data() + past_line;
     if (buffer.role == Role::kColumnwiseData) return codes_[1].data() + past_line;
-    if (buffer.storage != buffer.role) return scales;  // follows the first scale
+    if (buffer.storage != buffer.role) return scales;  // shares the first scale
     std::byte* data = scales + used;
     used += RoundUp(BufferBytes(buffer), kBufferAlignment);
     return data;

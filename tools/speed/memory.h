@@ -10,8 +10,8 @@
 
 namespace narrowfloat::speed {
 
-/// Bytes on huge pages, touched, aligned to them: the first touch of a page would cost more than
-/// the kernel.
+/// Bytes on huge pages, aligned to them and written once in advance: the page faults of first
+/// writes would take longer than the kernel.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::size_t bytes);
@@ -24,7 +24,7 @@ class HugeBuffer {
   std::byte* data_;
 };
 
-/// Distribution of the input, which changes the speed of kernels that branch on data.
+/// Distribution of the input. It affects the speed of kernels that branch on data.
 enum class Data { kGaussian, kWide, kHalfZero };
 
 /// Input and output memory for every workload of one shape and of some float types.
@@ -32,13 +32,13 @@ class Memory {
  public:
   static constexpr std::size_t kLargestOffset = 64;
 
-  /// Requires: `types` begins with the widest type.
+  /// Allocates and fills the memory. Requires: `types` begins with the widest type.
   Memory(Shape shape, Data data,
          std::vector<DType> types = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
 
   const Shape& shape() const { return shape_; }
   const std::vector<DType>& types() const { return types_; }
-  /// Views that begin `past_line` bytes, at most kLargestOffset, after the beginning of a cache
+  /// Returns views that begin `past_line` bytes, at most kLargestOffset, after the start of a cache
   /// line.
   ConstTensorView Input(DType dtype, std::size_t past_line = 0) const;
   TensorView Output(DType dtype, std::size_t past_line = 0) const;

@@ -29,12 +29,12 @@ void Read(const std::uint8_t* in, std::size_t bytes) {
     c = hn::Or(c, hn::Load(d, in + i + 2 * lanes));
     e = hn::Or(e, hn::Load(d, in + i + 3 * lanes));
   }
-  // A read whose result nobody uses would be removed.
+  // The compiler would remove a read without a use of its result.
   volatile std::uint8_t used = hn::GetLane(hn::Or(hn::Or(a, b), hn::Or(c, e)));
   static_cast<void>(used);
 }
 
-/// Per step kReads vectors in, kWrites vectors out.
+/// Moves bytes; reads kReads vectors and writes kWrites vectors per step.
 template <std::size_t kReads, std::size_t kWrites, Stores kStores>
 void Move(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out) {
   const hn::ScalableTag<std::uint8_t> d;
@@ -82,10 +82,10 @@ namespace {
 
 HWY_EXPORT(Run);
 
-/// Past this size of its output a stream does better with non-temporal stores.
+/// Above this size of its output, a stream is faster with non-temporal stores.
 constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
 
-/// Bytes of the smaller side that one thread processes at a time: about those of a kernel's tile.
+/// Bytes of the smaller side that one thread processes at a time: about as in a kernel's tile.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 }  // namespace

@@ -8,11 +8,11 @@
 
 namespace narrowfloat::speed {
 
-/// A function that is measured in turns with others, so that other work on the machine slows all of
-/// them. Its least time counts.
+/// A function that is measured in turns with others, so that other work on the machine slows down
+/// all of them. The smallest time is the result.
 struct Trial {
   std::function<void()> run;
-  std::function<void()> prepare = {};  // before each run, not timed; may be empty
+  std::function<void()> prepare = {};  // called before each run, not timed; may be empty
   double seconds = std::numeric_limits<double>::infinity();
 
   bool HasSample() const { return seconds < std::numeric_limits<double>::infinity(); }

@@ -66,7 +66,7 @@ class WorkloadBuilder {
     if (scheme.options.Has(Option::kScale)) {
       spec.scale = 64.0f;
     } else if (scheme.options.Has(Option::kAmax)) {
-      spec.amax = 8.0f;  // above that of the data
+      spec.amax = 8.0f;  // above the data's amax
     } else {
       return;
     }
@@ -74,7 +74,7 @@ class WorkloadBuilder {
     AddVariants(spec, direction, dtype);
   }
 
-  /// Adds the scheme with each option that makes more work, one at a time.
+  /// Adds the scheme with each option that adds work, one at a time.
   void AddVariants(const QuantSpec& plain, Direction direction, DType dtype) {
     const OptionSet options = plain.scheme->options;
     if (options.Has(Option::kStochasticRounding)) {
@@ -85,9 +85,9 @@ class WorkloadBuilder {
     if (options.Has(Option::kHadamard) && direction != Direction::kRowwise) {
       QuantSpec spec = plain;
       spec.rht = true;
-      spec.amax_columnwise = 16.0f;  // above that of the transformed data
+      spec.amax_columnwise = 16.0f;  // above the transformed data's amax
       AddQuantize(spec, direction, dtype);
-      spec.amax = spec.amax_columnwise = std::nullopt;  // the transform's amax takes a pass, too
+      spec.amax = spec.amax_columnwise = std::nullopt;  // the transform's amax adds a pass too
       AddQuantize(spec, direction, dtype);
     }
     if (options.Has(Option::kFourOverSix)) {
@@ -114,7 +114,7 @@ class WorkloadBuilder {
                  execution = execution_] { Quantize(in, out, execution); }});
   }
 
-  /// Workloads share their memory, so that each first makes the codes that it decodes.
+  /// Adds a workload that first quantizes the codes to decode, since workloads share their memory.
   void AddDequantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
     const QuantSpec spec = MakeSpec(scheme, direction);
     const QuantizedView codes = memory_.Quantized(spec, past_line_);

@@ -1,11 +1,11 @@
-# The kernels of CUDA devices: for devices by nvcc, and for the emulation of tests/cuda/emulation by the C++ compiler.
+# CUDA kernels, compiled by nvcc for devices, and by the C++ compiler for the emulation in tests/cuda/emulation.
 file(GLOB NF_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/narrowfloat/kernels/cuda/*.cu)
 file(GLOB NF_CUDA_HOST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/narrowfloat/ops/cuda/*.cc)
 list(FILTER NF_CUDA_HOST EXCLUDE REGEX "_test\\.cc$")
-# Compiled once per scheme, with NF_CUDA_SCHEME: the scheme's place in AllSchemes.
+# Compiled once per scheme, with NF_CUDA_SCHEME: the scheme's index in AllSchemes.
 set(NF_CUDA_SCHEME_KERNELS ${PROJECT_SOURCE_DIR}/narrowfloat/kernels/cuda/scheme_kernels.cu)
 list(REMOVE_ITEM NF_CUDA_KERNELS ${NF_CUDA_SCHEME_KERNELS})
-# The position of the last scheme in kOwnSchemes (schemes/registry.h); if it is too small, nothing links.
+# The index of the last scheme in kOwnSchemes (schemes/registry.h); if it is too small, linking fails.
 set(NF_CUDA_LAST_SCHEME 12)
 
 if(NF_CUDA)
@@ -14,8 +14,8 @@ if(NF_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 
-# nf_nvcc(<object> <source> <flags>): compiles a source by nvcc. nvcc is called by hand, since CMake 3.25 knows no way
-# to ask it for C++20. Contraction is part of the bits, as in nf_flags.
+# nf_nvcc(<object> <source> <flags>): compiles a source by nvcc. A custom command calls nvcc, since CMake 3.25 does not
+# support C++20 for it. Contraction would change results, as in nf_flags.
 function(nf_nvcc object source flags)
   set(targets "")
   foreach(architecture IN LISTS NF_CUDA_ARCHITECTURES)
@@ -23,8 +23,8 @@ function(nf_nvcc object source flags)
   endforeach()
   list(GET NF_CUDA_ARCHITECTURES -1 last)
   list(APPEND targets -gencode arch=compute_${last},code=compute_${last})
-  # A device of compute capability 9.0 or later runs machine code for its own major version, or what the driver
-  # compiles from the last one's PTX. If the last one is 9.0 or later, its kernels therefore wait: see Start in launch.cuh.
+  # A device of compute capability 9.0 or later runs machine code for its own major version, or code that the driver
+  # compiles from the last architecture's PTX. If that is 9.0 or later, its kernels wait: see Start in launch.cuh.
   if(last GREATER_EQUAL 90)
     list(APPEND targets -DNF_CUDA_STARTS_EARLY)
   endif()
@@ -55,24 +55,24 @@ function(nf_cuda_kernels target)
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   target_sources(${target} PRIVATE ${objects})
-  # By path: users of the installed library need no CUDAToolkit package.
+  # Links by path, so that users of the installed library need no CUDAToolkit package.
   target_link_libraries(${target} PRIVATE ${CUDA_cudart_static_LIBRARY} rt dl pthread)
 endfunction()
 
-# nf_emulated_sources(<target> <scheme> <sources>): adds sources that CUDA's emulation runs on the CPU. Scheme: a
-# number, or nothing.
+# nf_emulated_sources(<target> <scheme> <sources>): adds sources that CUDA's emulation runs on the CPU. <scheme> is an
+# index, or empty.
 function(nf_emulated_sources target scheme sources)
   target_sources(${target} PRIVATE ${sources})
-  # The header of the emulation stands before CUDA's own.
+  # The emulation's header is found before CUDA's own.
   target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda/emulation)
   target_link_libraries(${target} PRIVATE nf_flags nf_warnings)
-  # Loops are unrolled for devices; what clang makes of that on the CPU does not matter. Compiling kernels with
+  # Loops are unrolled for devices; it does not matter if clang cannot unroll them for the CPU. Compiling kernels with
   # -O3 takes twice as long as with -O2.
   target_compile_options(${target} PRIVATE -Wno-unknown-pragmas -Wno-sign-conversion
                                            $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> $<$<CONFIG:Release>:-O2>)
   foreach(source IN LISTS sources)
     if(source MATCHES "\\.cu$")
-      # Kernels count with int, whose sizes of arrays g++ would remark on.
+      # Kernels use int for the sizes of arrays, and g++ would warn about that.
       set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-sign-conversion")
     endif()
   endforeach()

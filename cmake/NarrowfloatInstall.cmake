@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install --component development` puts in place: headers, libraries, and the package
-# that find_package(narrowfloat) finds. Included last: nf_library() has listed every target by then.
+# Files of `cmake --install --component development`: headers, libraries, and the CMake package for
+# find_package(narrowfloat). Included last, because nf_library() must have listed every target.
 include(CMakePackageConfigHelpers)
 
 get_property(NF_TARGETS GLOBAL PROPERTY NF_INSTALLED_TARGETS)
 set(NF_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/narrowfloat)
 
-# The one target that programs link: every folder's library, but not the shared C face beside them.
+# The one target that programs link: every folder's library, without the shared C face.
 set(NF_LINKED ${NF_TARGETS})
 list(REMOVE_ITEM NF_LINKED nf_c_api nf_c_api_shared)
 add_library(nf_all INTERFACE)
@@ -26,7 +26,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/narrowfloat/ ${PROJECT_BINARY_DIR}/inclu
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowfloat COMPONENT development
         FILES_MATCHING PATTERN "*.h"
         PATTERN "*-inl.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
-        # Headers of kernels and backends, of the C face's implementation and those that need the JSON parser are private.
+        # Private: headers of kernels, of backends, of the C face's implementation, and with the JSON parser.
         PATTERN "strict_json.h" EXCLUDE PATTERN "companion.h" EXCLUDE
         PATTERN "scalar" EXCLUDE PATTERN "backends" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
         PATTERN "c_api" EXCLUDE)

@@ -1,23 +1,23 @@
-# nf_library() and nf_test() make the targets of the library's folders and of their tests. Flags are in nf_flags, which
-# users of the library get too, and warnings in nf_warnings, which they do not get.
+# nf_library() and nf_test() make the targets of the library's folders and of their tests. nf_flags has the flags; users
+# of the library get them too. nf_warnings has the warnings; users do not get them.
 include(GNUInstallDirs)
 
 add_library(nf_flags INTERFACE)
 target_compile_features(nf_flags INTERFACE cxx_std_20)
 target_include_directories(nf_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# Contraction changes results: by default, g++ fuses a*b+c wherever the processor has FMA. Programs that include the
-# installed headers compile the same inline functions, so that the target passes the flag on.
+# Contraction changes results: by default, g++ fuses a*b+c if the processor has FMA. Programs that include the installed
+# headers compile the same inline functions, so the target exports the flag.
 target_compile_options(nf_flags INTERFACE -ffp-contract=off)
 
 add_library(nf_warnings INTERFACE)
 target_compile_options(nf_warnings INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow
   $<$<BOOL:${NF_WERROR}>:-Werror>)
 
-# The instruction sets that kernels are compiled for, best first, by Highway's names. The scalar target stays as the
-# baseline and is the reference backend; EMU128 would be a second scalar. Highway numbers targets: "name|bit", with
-# the flag of /proc/cpuinfo that says that this machine has it. SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR and AVX10_2, which
-# older releases have no names for, are not built.
+# The instruction sets of the kernels, best first, by Highway's names. The scalar target stays as the baseline and is
+# the reference backend; EMU128 would be a second scalar target. An entry is "name|bit|flag": Highway's bit for the
+# target, and its flag in /proc/cpuinfo. SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR and AVX10_2 are not built; they are skipped by
+# their bits, because older releases of Highway have no names for them.
 set(NF_INSTRUCTION_SETS "")
 set(NF_SIMD_DEFINITIONS HWY_WANT_AVX3_DL HWY_BROKEN_EMU128=1)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -34,8 +34,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     endif()
   endforeach()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  # NEON without AES stays, the one target that needs no attributes on functions. Highway before 1.0.4 has one NEON,
-  # which needs the attribute for AES where targets are chosen at run time; the other macro turns that choice off.
+  # NEON without AES stays: it is the only target without attributes on functions. Highway before 1.0.4 has one NEON
+  # target, which needs the AES attribute if targets are chosen at run time. The other macro disables that choice.
   include(CheckCXXSymbolExists)
   set(CMAKE_REQUIRED_LIBRARIES hwy::hwy)
   check_cxx_symbol_exists(HWY_NEON_WITHOUT_AES hwy/detect_targets.h NF_HWY_HAS_NEON_WITHOUT_AES)
@@ -61,7 +61,7 @@ else()
   list(APPEND NF_SIMD_DEFINITIONS HWY_COMPILE_ONLY_SCALAR)
 endif()
 
-# nf_enable_targets(<target> <scope> <instruction sets>): makes Highway know these sets and the scalar target alone.
+# nf_enable_targets(<target> <scope> <instruction sets>): enables only these sets and the scalar target in Highway.
 function(nf_enable_targets target scope sets)
   set(disabled ${NF_SKIPPED_TARGETS})
   foreach(set IN LISTS NF_NUMBERED_SETS)
@@ -85,9 +85,9 @@ add_library(nf_simd INTERFACE)
 target_link_libraries(nf_simd INTERFACE hwy::hwy)
 nf_enable_targets(nf_simd INTERFACE "${NF_INSTRUCTION_SETS}")
 
-# nf_kernels(<target> <instruction sets> <sources>): compiles each source once per instruction set, to an object of its
-# own, and adds the objects to the target, whose definitions, flags and includes they take. The source is written for
-# the one set in HWY_TARGET (cpu/parts-inl.h).
+# nf_kernels(<target> <instruction sets> <sources>): compiles each source once per instruction set, to separate objects,
+# with the target's definitions, flags and includes, and adds the objects to the target. A source is written for the one
+# set in HWY_TARGET (cpu/parts-inl.h).
 function(nf_kernels target sets sources)
   foreach(set IN LISTS sets)
     string(TOLOWER ${target}_${set} objects)
@@ -102,7 +102,7 @@ function(nf_kernels target sets sources)
 endfunction()
 
 # nf_library(<folder> SOURCES ... DEPENDS <folders and imported targets> [PRIVATE <targets>]): one target per folder,
-# nf_<folder>. A folder without sources is an interface. Everything installed is part of the export set.
+# nf_<folder>. A folder without sources is an interface library. All installed targets are in the export set.
 function(nf_library folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   set(scope INTERFACE)
@@ -130,14 +130,14 @@ if(NF_BUILD_TESTS)
   add_custom_target(quick_tests)
 endif()
 
-# Flags of code whose own time does not matter: -O1 compiles it in three quarters of the time of -O3.
+# Flags for code with a negligible run time: -O1 compiles it in three quarters of the time of -O3.
 set(NF_FEW_OPTIMIZATIONS $<$<CONFIG:Release>:-O1>)
 add_library(nf_few_optimizations INTERFACE)
 target_compile_options(nf_few_optimizations INTERFACE ${NF_FEW_OPTIMIZATIONS})
 
 # nf_test(<name> SOURCES ... DEPENDS ... LABELS ... [TIMEOUT <seconds>] [OPTIMIZED]): a GoogleTest program, one ctest
-# entry per program. TIMEOUT is 600 by default. The label `quick` makes it a part of `make check`; OPTIMIZED is for
-# programs that compute for seconds themselves: they are compiled with -O2, because compiling them with -O3 takes a
+# entry per program. TIMEOUT is 600 by default. The label `quick` makes it a part of `make check`. OPTIMIZED is for
+# programs with computations that take seconds: they are compiled with -O2, because compiling them with -O3 takes a
 # quarter longer.
 function(nf_test name)
   if(NOT NF_BUILD_TESTS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Fails unless the dynamic symbols that LIBRARY defines are those listed in EXPECTED.
+# Fails unless LIBRARY defines exactly the dynamic symbols in the list EXPECTED.
 execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY}
                 OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${listing}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build.sh PRESET [GLOB]: configures a preset of CMakePresets.json and builds it in build/PRESET, all
-# of it or the targets whose names match.
+# build.sh PRESET [GLOB]: configures a preset of CMakePresets.json and builds it in build/PRESET: all
+# targets, or the targets with names that match GLOB.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks a change before a commit: format, lint, the dependencies between folders, the quick tests of C++ and Python.
-# The C++ tests are those labelled `quick`, built for this machine's best instruction set in build/dev.
+# Runs the C++ tests with the label `quick`, built for this machine's best instruction set in build/dev.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."

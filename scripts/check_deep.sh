@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check_deep.sh [PART...]: the checks that take long. Runs every part, also after one has failed,
-# and ends with a table; fails if any part did. A part that this machine cannot run says why.
+# check_deep.sh [PART...]: runs the long checks, also after one has failed, and prints a table.
+# Fails if any part has failed. A part that this machine cannot run prints the reason.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -13,16 +13,16 @@ logs=build/check-deep
 
 part_format() { scripts/format.sh; }
 
-# The Python package, by the settings in pyproject.toml, and calls of users.
+# Checks the types of the Python package, by the settings in pyproject.toml, and of users' calls.
 part_types() { .venv/bin/python -m mypy && .venv/bin/python -m mypy tests/types/calls_of_users.py; }
 
-# The API reference and the guides, without a warning.
+# Builds the API reference and the guides; a warning is an error.
 part_docs() {
   command -v doxygen >/dev/null || { say "docs: doxygen is not installed"; return "$skipped"; }
   scripts/wheel.sh && scripts/docs.sh
 }
 
-# Sources are read, not compiled; configuring writes down how each would be, and version.h.
+# Does not compile sources. Configuring writes version.h and the compile command of each source.
 part_tidy() {
   mkdir -p build/tidy
   say "tidy: configuring preset tidy (build/tidy/configure.log)"
@@ -46,7 +46,7 @@ part_fuzz() {
     name=$(basename "$target")
     say "fuzz: $name for $fuzz_seconds s"
     mkdir -p "build/fuzz/corpus/$name"
-    # New inputs go to the first folder, the build's; the committed ones are only read.
+    # New inputs are written to the first folder, the build's; committed inputs are only read.
     "$target" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=4096 \
       -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" \
       "build/fuzz/corpus/$name" "tests/fuzz/corpus/${name#fuzz_}" || status=1
@@ -78,15 +78,15 @@ part_wheel() {
   NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
 }
 
-# Pages as a browser draws them; `make test` leaves these tests out where none is installed.
+# Tests pages in a browser; `make test` skips these tests if no browser is installed.
 part_browser() {
   command -v chromium chromium-browser google-chrome >/dev/null ||
     { say "browser: neither Chromium nor Chrome is installed"; return "$skipped"; }
   .venv/bin/python -m pytest -q -ra tests/python/test_report_browser.py
 }
 
-# The wheel's extras, each package at the oldest version that they allow, in an environment of their
-# own. Only extras have versions; what they need in turn is the newest that fits.
+# Tests the wheel's extras in a separate environment, with the oldest allowed version of each package.
+# Only the extras' packages have lower bounds; their dependencies are the newest that fit.
 part_oldest() {
   local python=build/oldest/venv/bin/python constraints=build/oldest/constraints.txt wheel
   mkdir -p build/oldest
@@ -102,7 +102,7 @@ part_oldest() {
   "$python" -m pytest -q -ra tests/python/pytorch tests/python/jax
 }
 
-# The libraries that own the conventions of checkpoints, in an environment of their own.
+# Tests with the libraries that own the conventions of checkpoints, in a separate environment.
 part_owners() {
   local python=build/owners/venv/bin/python wheel
   mkdir -p build/owners
@@ -117,7 +117,7 @@ part_owners() {
   "$python" -m pytest -q -ra tests/python/owners tests/python/test_compressed_tensors.py
 }
 
-# Every release of TransformerEngine that is supported, the newest of the range among them.
+# Tests every supported release of TransformerEngine, including the newest of the range.
 part_te() {
   local release folder status=0
   for release in '~=2.17.0' '~=2.18.0' '~=2.19.0' '>=2.20,<2.21'; do
@@ -140,8 +140,8 @@ part_avx512() {
   scripts/build.sh release && scripts/emulate_avx512.sh
 }
 
-# The C++ tests that its test preset selects run under an emulator, then the wheel's: those of the host and those of
-# hours do not.
+# Runs the C++ tests of the test preset aarch64 under an emulator, then the wheel's tests. It has no tests of the
+# host, and none that take hours.
 part_aarch64() {
   [[ $(. /etc/os-release && echo "$ID") == debian ]] ||
     { say "aarch64: the cross compiler's libraries are Debian's arm64 packages"; return "$skipped"; }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the stubs of the native module: nanobind's, with typed options.
+"""Writes the stubs of the native module: nanobind's stubs, with typed options.
 
 usage: core_stubs.py [FILE]      the default is python/narrowfloat/_core.pyi
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 STUBS = Path(__file__).parents[1] / "python" / "narrowfloat" / "_core.pyi"
 
-# The class of narrowfloat._options for each verb; all others quantize.
+# The class of narrowfloat._options for each verb; other verbs have the options of quantize.
 OPTIONS = {
     **dict.fromkeys(
         ("dequantize", "qgemm", "grouped_qgemm", "hadamard_transform"), "ThreadOptions"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # emulate_avx512.sh [COMMAND...]: runs tests of build/release on an emulated CPU that has AVX-512,
-# in a Linux guest under Bochs. Without a COMMAND, all lines of tests/emulated/commands.txt. Fails
-# unless each says that it passed. NF_EMULATED_BUILD names another build, NF_EMULATED_SECONDS the
-# most CPU time that the emulator may take.
+# in a Linux guest under Bochs. Without a COMMAND, runs all lines of tests/emulated/commands.txt.
+# Fails unless each test passes. NF_EMULATED_BUILD is the path of another build, NF_EMULATED_SECONDS
+# the limit of the emulator's CPU time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ root=$work/root iso=$work/iso serial=$work/serial.log
 commands=("$@")
 (($# > 0)) || mapfile -t commands < <(grep -v '^#' "$guest/commands.txt")
 
-# Only the file in the package of the kernel is used, nothing is installed.
+# Unpacks the kernel from its package; installs nothing.
 fetch_kernel() {
   local package
   package=$(apt-cache depends "$kernel_package" | sed -n 's/^ *Depends: \(linux-image-[0-9]\)/\1/p')
@@ -31,7 +31,7 @@ fetch_kernel() {
   rm -rf "$work/kernel"
 }
 
-# The programs that the commands name, what they load, and the records where the build expects them.
+# Copies the programs of the commands, their libraries, and the records at the build's paths.
 fill_root() {
   local command name program programs=() libraries source
   for command in narrowfloat "${commands[@]}"; do
@@ -66,8 +66,8 @@ make_iso() {
     { cat "$work/iso.log" >&2; die "avx512: no image"; }
 }
 
-# Debian's Bochs is the one with a debugger: it waits for "continue", dies of SIGKILL only, and shows
-# the screen on a terminal of its own, which must be read, else it fills up and stops the emulator.
+# Debian's Bochs has a debugger: it waits for "continue", and only SIGKILL ends it. It shows the
+# screen on a separate terminal, which must be read: a full terminal stops the emulator.
 emulate() {
   local emulator screen
   rm -f "$work"/{bochs,emulator}.log
@@ -88,7 +88,7 @@ emulate() {
   (stty -F "$screen" raw -echo && cat "$screen") >/dev/null 2>&1 &
   tail -n +1 -f --pid="$emulator" "$serial" 2>/dev/null |
     sed -un 's/\r$//; s/^@@ /avx512: /p' | while read -r line; do say "$line"; done
-  wait "$emulator" || true  # its exit status is that of a panic, after a poweroff too
+  wait "$emulator" || true  # its exit status means a panic, even after a poweroff
 }
 
 mkdir -p "$work"
@@ -103,7 +103,7 @@ failed=0
 for command in "${commands[@]}"; do
   grep -qF "@@ passed: $command: " <<<"$output" || failed=1
 done
-# Those tests pass over what the CPU lacks, so it must not lack it.
+# The tests skip instruction sets that the CPU lacks, so the CPU must have AVX-512.
 grep -qE '^kernels +avx3_dl avx3 ' <<<"$output" || failed=1
 ((failed == 0)) || {
   tail -n 60 <<<"$output" >&2

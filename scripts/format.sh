@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# format.sh [--fix]: checks the format of C++ and Python and what ruff finds in Python; --fix mends.
+# format.sh [--fix]: checks the format of C++ and Python, and Python with ruff. --fix corrects the files.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints pip constraints: the oldest version of every package whose range pyproject.toml states."""
+"""Prints pip constraints: the oldest version of every package with a range in pyproject.toml."""
 
 import re
 import tomllib

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# pytest.sh ARGUMENT...: runs pytest with one worker per core; a file's tests stay together, because they share fixtures.
+# pytest.sh ARGUMENT...: runs pytest with one worker per core. A file's tests run on one worker: they share fixtures.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares narrowfloat.pytorch with TransformerEngine's names, for docs/pytorch.md.
 
-te_names.json holds the names. A name is here if the module of the same path has it. THEMES says
-what the others are: TransformerEngine's own, or of no use without a GPU.
+te_names.json has the names. A name is here if the module with the same path has it. THEMES has the
+kinds of the others: specific to TransformerEngine, or without use on the CPU.
 """
 
 import importlib
@@ -26,7 +26,7 @@ ROOTS = {
 
 @dataclass(frozen=True)
 class Theme:
-    """A row of the table: the modules whose names it counts, by the end of their paths."""
+    """A row of the table, and the modules with names that it counts, by the ends of their paths."""
 
     title: str
     modules: tuple[str, ...]
@@ -60,7 +60,7 @@ THEMES = (
     Theme("native module (`tex`)", (NATIVE,), note="only what the names above need"),
 )
 
-# Names that mean nothing without a GPU, in modules that mean something.
+# Names without a meaning on the CPU, in modules with other names.
 GPU_NAMES = frozenset(
     "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType CudaRNGStatesTracker "
     "CusolverMpCtx FusedMLAQUpProjFunction FusedMLAQUpProjRopeQuant UserBufferQuantizationMode "
@@ -77,7 +77,7 @@ GPU_NAMES = frozenset(
     "ubuf_built_with_mpi HAS_TORCH_SYMMETRIC".split()
 )
 
-# Names that modules export beside TransformerEngine's.
+# Names that modules export besides TransformerEngine's.
 OURS = {
     "transformer_engine.pytorch": {
         "GroupedTensor",
@@ -95,7 +95,7 @@ OURS = {
         "IdentityTensorStorage",
     },
     "transformer_engine.common.recipe": {"FormatRange"},
-    # In the native module too; its Python has no use for them or takes them by another way.
+    # In the native module too; its Python code does not use them, or gets them in another way.
     "transformer_engine_torch": {
         "CommOverlapAlgo",
         "CommOverlapBase",
@@ -113,7 +113,7 @@ OURS = {
 
 
 def beside(module: str) -> set[str]:
-    """Returns the public names in our module's __all__ that TransformerEngine's has not."""
+    """Returns the public names in this module's __all__ that TransformerEngine's does not have."""
     exported = getattr(module_here(module), "__all__", ())
     return {name for name in exported if not name.startswith("_")} - set(
         listed()["modules"][module]
@@ -127,20 +127,20 @@ def listed() -> dict:
 
 
 def ours_of(module: str) -> str:
-    """Returns the path that a module of TransformerEngine has here."""
+    """Returns the path of the module that corresponds to TransformerEngine's module."""
     root = next(root for root in ROOTS if module == root or module.startswith(root + "."))
     return ROOTS[root] + module.removeprefix(root)
 
 
 @cache
 def module_here(module: str) -> object | None:
-    """Returns the module of the same path, or None if there is none."""
+    """Returns the module with that path, or None if there is none."""
     path = ours_of(module)
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # a module that is here imports one that is not installed
+            raise  # the module exists, but imports one that is not installed
         return None
 
 

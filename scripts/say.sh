@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by the other scripts: functions that print messages.
 
-# One line on what happens next.
+# Prints one line about the next step.
 say() { printf '==> %s\n' "$*" >&2; }
 
-# The reason, and the end.
+# Prints the reason and ends the script.
 die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
 
-# quietly LOG COMMAND...: keeps what the command says in LOG, shows only ninja's progress; all of it
-# if the command fails.
+# quietly LOG COMMAND...: writes the command's output to LOG, and shows only ninja's progress, or all
+# of the output if the command fails.
 quietly() {
   local log=$1
   shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # system.sh LIST...: installs the Debian or Ubuntu packages of the lists that are missing, PACKAGE:arm64
-# from Debian's arm64. Does not ask the network when nothing is missing.
+# from Debian's arm64. Does not use the network if nothing is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 
@@ -16,7 +16,7 @@ missing=()
 for package in "${wanted[@]}"; do
   architecture=$native
   [[ $package != *:* ]] || architecture=${package#*:}
-  # A name without an architecture is listed once for each that is installed.
+  # dpkg lists a name without an architecture once per installed architecture.
   dpkg-query -W -f '${Architecture}:${db:Status-Status}\n' "$package" 2>/dev/null |
     grep -Eqx "(all|$architecture):installed" || missing+=("$package")
 done

@@ -5,9 +5,9 @@ Usage: .venv/bin/python scripts/te_names.py FOLDER
 
 FOLDER is an unpacked `transformer_engine` wheel, or the site-packages it is installed in. The files
 are parsed and never imported. A module's names are the public classes, functions and constants that
-it defines, and those that a package's __init__ takes from TransformerEngine. Modules below FLAT are
-left out, because their package exports what users name. The native module's names are those that
-TransformerEngine's Python asks for.
+it defines, and names that a package's __init__ imports from TransformerEngine. Modules below FLAT
+are not listed, because their package exports the names for users. The native module's names are
+the names that TransformerEngine's Python code uses.
 """
 
 import ast
@@ -79,7 +79,7 @@ def starred(path: Path, node: ast.ImportFrom) -> Path:
 
 
 def native_names(paths: list[Path]) -> list[str]:
-    """Returns what `paths` ask of the native module, sorted."""
+    """Returns the names of the native module that the files `paths` use, sorted."""
     names: set[str] = set()
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Sources that a build generates, and those that have to fail to compile.
+# Sources that a build generates, and sources that must fail to compile.
 LEFT_OUT = re.compile(r"build/|tests/compile_fail/|\.\./|/")
 
 
 def sources(build: Path, wanted: re.Pattern[str]) -> dict[str, dict]:
-    """Returns the path from the root -> how it is compiled. clang-tidy itself would read a source
-    that is part of several programs once for each of them.
+    """Returns each source's path from the root -> its compile command. clang-tidy itself would read
+    a source of several programs once for each program.
     """
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
@@ -32,12 +32,12 @@ def sources(build: Path, wanted: re.Pattern[str]) -> dict[str, dict]:
 
 
 def check(database: Path, path: str) -> bool:
-    """Runs clang-tidy on one source; prints what it finds."""
+    """Runs clang-tidy on one source and prints its findings."""
     start = time.monotonic()
     command = ["clang-tidy", "--quiet", "-p", str(database), path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     verdict = "" if done.returncode == 0 else ": FAILED"
-    # stderr counts the warnings of other people's headers, unless it did not run.
+    # stderr has the number of warnings in external headers, or the reason if clang-tidy failed.
     text = done.stdout or (done.stderr if done.returncode else "")
     print(f"tidy: {path} ({time.monotonic() - start:.0f} s){verdict}\n{text}", end="", flush=True)
     return done.returncode == 0
@@ -55,7 +55,7 @@ def main() -> None:
     database = build / "each-once"
     database.mkdir(exist_ok=True)
     (database / "compile_commands.json").write_text(json.dumps(list(found.values())))
-    # The kernels take longest: first, so that no core waits for one of them at the end.
+    # Kernels first: they take longest, and at the end other cores would be idle.
     ordered = sorted(found, key=lambda path: ("/kernels/" not in path, path))
     jobs = int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or os.cpu_count() or 1)
     with ThreadPoolExecutor(jobs) as pool:

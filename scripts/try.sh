@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# try.sh FILE [SCHEME]: the loop for one kernel. Builds what depends on the file for this machine's best instruction
-# set, in build/dev, and runs the kernel's tests; of the tests per scheme, those of SCHEME (default: all schemes).
+# try.sh FILE [SCHEME]: builds and tests one kernel. Builds the targets that depend on the file, for this machine's best
+# instruction set, in build/dev, and runs the kernel's tests. Runs tests per scheme for SCHEME only (default: all).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -37,7 +37,7 @@ mkdir -p build/dev
 say "try: building ${tests[*]} in build/dev"
 cmake --build build/dev --target "${tests[@]}"
 
-# run_shards PROGRAM FILTER: one process per core, each with a share of the tests.
+# run_shards PROGRAM FILTER: runs one process per core, each with a share of the tests.
 run_shards() {
   local program=$1 filter=$2 status=0 shard pids=() pid
   for ((shard = 0; shard < cores; ++shard)); do
@@ -54,7 +54,7 @@ status=0
 for test in "${tests[@]}"; do
   program=$(find build/dev -name "$test" -type f -executable)
   filter='*'
-  # Tests per scheme are named by it: .../mxfp8_e4m3_bfloat16.
+  # Tests per scheme have its name: .../mxfp8_e4m3_bfloat16.
   if [[ -n $scheme && $test == backend_*quantize_test ]]; then
     filter="*/${scheme}_float*:*/${scheme}_bfloat*:*/${scheme}_rowwise*:*/${scheme}_columnwise*"
   fi

@@ -55,8 +55,8 @@ LAYOUT_SHAPE = (256, 320)
 
 
 def layouts_table() -> str:
-    """Returns the buffers of one matrix in every scheme, in Markdown; schemes of one layout share a
-    row.
+    """Returns the buffers of one matrix in every scheme, in Markdown. Schemes with the same layout
+    share a row.
     """
     rows: dict[tuple[str, ...], list[str]] = {}
     for scheme in nf.schemes():
@@ -71,7 +71,7 @@ def layouts_table() -> str:
 
 
 def cli_table() -> dict:
-    """Returns the table of commands and options that the program's parser is made of."""
+    """Returns the table of commands and options from which the program makes its parser."""
     return json.loads(run(tool(), "manual", "--json"))
 
 
@@ -98,7 +98,7 @@ def commands_table() -> str:
 
 
 def options_table() -> str:
-    """Returns the options in Markdown; those of one meaning share a row."""
+    """Returns the options in Markdown; options with the same meaning share a row."""
     commands: dict[tuple[str, str], list[str]] = {}
     everywhere = cli_table()["commands"]
     for command in everywhere:
@@ -157,7 +157,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def section(name: str) -> str:
-    """Returns what the section's document says now. Errors: ValueError without such a section."""
+    """Returns the section's current text. Errors: ValueError if there is no such section."""
     place = SECTIONS[name][0]
     found = pattern(name).search((ROOT / place).read_text(encoding="utf-8"))
     if found is None:
@@ -169,7 +169,7 @@ def main(names: list[str]) -> None:
     for name in names or SECTIONS:
         place, generate = SECTIONS[name]
         content = generate()
-        # A function, because a string would have its backslashes read.
+        # A function, because a string's backslashes would be interpreted.
         text = pattern(name).sub(
             lambda found, content=content: found[1] + content + found[3],
             (ROOT / place).read_text(encoding="utf-8"),

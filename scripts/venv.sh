@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Creates .venv in the repository's root, or brings it up to date with requirements.txt
-# and requirements-alone.txt.
+# Creates .venv in the repository's root, or updates it to requirements.txt and
+# requirements-alone.txt.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -10,8 +10,8 @@ python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   die "setup: $python must be Python 3.11 or later, got $("$python" -V 2>&1); set PYTHON"
 
-# Ends if a first installation does not fit: it takes 6.5 GB, most of it PyTorch's CUDA libraries, and
-# pip unpacks 3 GB in the temporary folder meanwhile. Counts what an interrupted one has left in .venv.
+# Ends the script if a first installation does not fit: it takes 6.5 GB, most of it PyTorch's CUDA
+# libraries, and pip unpacks 3 GB in the temporary folder. Includes the size of an interrupted .venv.
 require_space() {
   local needed=7 free
   [[ $(stat -c %d .) != $(stat -c %d "${TMPDIR:-/tmp}") ]] || needed=10
@@ -21,7 +21,7 @@ require_space() {
     die "setup: free disk space for .venv must be at least $needed GB, got $free GB in $PWD"
 }
 
-# An environment that another interpreter made, or that has lost its own, does not start.
+# An environment does not start if another interpreter made it, or its interpreter is missing.
 if ! .venv/bin/python -c '' 2>/dev/null; then
   say "python: creating .venv with $("$python" -V)"
   rm -rf .venv

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel and installs it into .venv, so that .venv/bin/python imports narrowfloat and
-# .venv/bin/narrowfloat runs. Objects that another build has made come out of ccache.
+# .venv/bin/narrowfloat runs. ccache provides the objects of other builds.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 out=build/wheel-out
 say "wheel: building (build/wheel.log)"
 rm -rf "$out"
-# As deep in the tree as build/release and with its warnings: the same objects, so ccache has them.
+# Same depth as build/release, and same warnings: the objects are equal, so that ccache has them.
 quietly build/wheel.log .venv/bin/python -m pip wheel --verbose --disable-pip-version-check \
   --no-deps --no-build-isolation -Cbuild-dir='build/wheel-{wheel_tag}' \
   -Ccmake.define.NF_WERROR=ON -w "$out" .

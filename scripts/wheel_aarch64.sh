@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Cross-builds the wheel for aarch64, repairs it for manylinux, and runs the recorded cases on it under user-mode
-# emulation. Needs the packages of packages-aarch64.txt. Everything lies in build/aarch64-wheel.
+# emulation. Needs the packages of packages-aarch64.txt. All files are in build/aarch64-wheel.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -22,14 +22,14 @@ if [[ ! -x $root/usr/bin/python$version ]]; then
       {libbz2-1.0,libexpat1,libffi8,liblzma5,libssl3,zlib1g}:arm64
   ) || die "aarch64: apt has no Python $version for arm64, which .venv has; it must be Debian's version"
   for package in "$out"/packages/*.deb; do dpkg -x "$package" "$root"; done
-  # Python.h includes the architecture's pyconfig.h from the folder above its own, which is no include folder here.
+  # Python.h includes the architecture's pyconfig.h from its parent folder, which is not an include folder here.
   ln -s ../aarch64-linux-gnu "$root/usr/include/python$version/"
 fi
 
 say "aarch64: cross-building the wheel (${out#"$PWD"/}/build.log)"
 rm -rf "$out"/{built,repaired,site}
 (
-  # The platform and the suffix of modules that the build writes into the wheel, instead of its own.
+  # The platform and the suffix of modules for the wheel, instead of the build machine's.
   export _PYTHON_HOST_PLATFORM=linux-aarch64
   export SETUPTOOLS_EXT_SUFFIX=.cpython-${version/./}-aarch64-linux-gnu.so
   export CMAKE_TOOLCHAIN_FILE=$PWD/cmake/aarch64-linux-gnu.cmake
@@ -38,7 +38,7 @@ rm -rf "$out"/{built,repaired,site}
     --no-build-isolation -Cbuild-dir='build/wheel-{wheel_tag}' -Ccmake.define.NF_WERROR=ON \
     -Ccmake.define.Python_INCLUDE_DIR="$root/usr/include/python$version" -w "$out/built" .
 )
-# Any platform but the machine's own is chosen by auditwheel alone, from the libraries.
+# For a foreign platform, auditwheel selects the platform tag itself, from the libraries.
 PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat auto \
   --exclude 'libdnnl.so.*' --exclude 'libgomp.so.*' -w "$out/repaired" "$out"/built/*.whl
 
@@ -49,7 +49,7 @@ repaired=$(ls "$out"/repaired/*.whl)
   --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 "$repaired" pytest
 
 say "aarch64: running the command line and the recorded cases under qemu"
-# oneTBB's workers do not wake up under this emulator, so there is one thread.
+# oneTBB's workers do not wake up under this emulator, so the cases run on one thread.
 export NF_NUM_THREADS=1
 qemu-aarch64 "$out/site/narrowfloat/bin/narrowfloat" schemes
 exec qemu-aarch64 -E PYTHONHOME="$root/usr" -E PYTHONPATH="$out/site" \

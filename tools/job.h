@@ -65,7 +65,7 @@ struct JobResult {
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
   bool complete = true;              // whether the files of the other parts exist too
-  std::vector<LeftOut> left_out;     // files of IN that OUT does not get
+  std::vector<LeftOut> left_out;     // files of IN that OUT does not have
   std::vector<std::string> removed;  // files of another checkpoint, removed from OUT
   std::uint64_t worked_bytes = 0;
   double seconds = 0;

@@ -48,7 +48,7 @@ inline constexpr NamedValue<QuantizeLayout> kQuantizeLayouts[] = {
     {"ROWWISE_COLWISE", QuantizeLayout::ROWWISE_COLWISE},
 };
 
-/// Returns the schemes of a mode, one per element format; none for NO_SCALING.
+/// Returns the schemes of a mode, one per element format; an empty vector for NO_SCALING.
 /// Errors: InvalidArgument if `mode` is not in kScalingModes.
 std::vector<const SchemeInfo*> SchemesOf(ScalingMode mode);
 

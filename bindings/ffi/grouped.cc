@@ -345,7 +345,7 @@ auto BindBuffersOf() {
       .Ret<ffi::AnyBuffer>()   // rowwise scale_inv
       .Ret<ffi::AnyBuffer>()   // colwise scale_inv
       .Ret<ffi::AnyBuffer>()   // amax
-      .Ret<ffi::AnyBuffer>();  // nothing; of V2 the workspace
+      .Ret<ffi::AnyBuffer>();  // unused; the workspace of V2
 }
 auto Bind() {
   return BindBuffersOf()

@@ -72,7 +72,7 @@ nb::dict PlanGroups(const nb::object& shapes, std::string_view scheme, Flag roww
   return result;
 }
 
-/// Returns tensors whose arrays are views of the groups' parts of the packed arrays.
+/// Returns tensors with arrays that are views of the groups' parts of the packed arrays.
 nb::list GroupTensors(const GroupedPlan& plan, const std::vector<ConstTensorView>& ins,
                       const std::array<nb::object, kRoleCount>& packed) {
   nb::list tensors;

@@ -9,8 +9,8 @@
 
 namespace narrowfloat::io {
 
-/// Writes quantized weights in another convention. All weights of a model get one format, because
-/// its configuration names one; in conventions that mix formats, each weight gets its own.
+/// Writes quantized weights in another convention. All weights of a model have one format, because
+/// its configuration names one; in conventions that mix formats, each weight has its own format.
 class ConventionWriter {
  public:
   /// Finds the convention. `operation` begins messages. Errors: InvalidArgument if the convention

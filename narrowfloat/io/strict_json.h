@@ -38,7 +38,7 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
   /// Receives the start of an object or array; Depth() does not count it yet.
   virtual void OnOpen(bool is_array) = 0;
 
-  /// Receive the end of an object, and of an array; Depth() no longer counts it.
+  /// Receives the end of an object, or of an array (OnListEnd); Depth() no longer counts it.
   virtual void OnClose() = 0;
   virtual void OnListEnd() = 0;
 

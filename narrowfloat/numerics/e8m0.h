@@ -10,8 +10,8 @@
 namespace narrowfloat {
 
 /// OCP E8M0: an exponent with bias 127 and nothing else. Code c is 2^(c-127); 0xFF is NaN; there is
-/// no zero. It has no sign and no mantissa, so it is not a FloatFormat and has three functions
-/// of its own.
+/// no zero. It has no sign and no mantissa, so it is not a FloatFormat and has three separate
+/// functions.
 struct E8M0 {
   static constexpr std::uint32_t kMaxCode = 0xFE, kNanCode = 0xFF;
   static constexpr std::uint32_t kSmallestPowerBits = 0x00400000u;  // 2^-127, subnormal in binary32

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 
 /// Adds finite binary32 numbers without an error, in any order: a fixed-point number of 320 bits
-/// whose lowest bit is 2^-149.
+/// with 2^-149 as lowest bit.
 class ExactSum {
  public:
   constexpr void Add(float x) noexcept {

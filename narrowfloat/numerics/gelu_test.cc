@@ -19,7 +19,7 @@ constexpr long double kSlope = 1.595769121605730711759784239737874438L;  // 2 * 
 constexpr long double kCubic = 0.044715L;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// 1 / (1 + e^-v).
+/// Returns 1 / (1 + e^-v).
 long double Sigmoid(long double x) {
   return 1.0L / (1.0L + std::exp(-kSlope * (x + kCubic * x * x * x)));
 }
@@ -31,8 +31,8 @@ long double HalfStep(long double value) {
   return std::ldexp(0.5L, std::max(exponent - 24, -149));
 }
 
-/// Rounding to fp32 costs half a step at most; binary64 adds less than a ten-thousandth of a step,
-/// or less than 2^-50 where the derivative is near zero.
+/// Checks both functions: rounding to fp32 costs at most half a step; binary64 adds less than a
+/// ten-thousandth of a step, or less than 2^-50 where the derivative is near zero.
 void ExpectBothAreRoundedOnce(float x) {
   const long double wide = x, sigmoid = Sigmoid(wide);
   const long double gelu = wide * sigmoid;

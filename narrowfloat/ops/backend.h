@@ -34,7 +34,7 @@ struct Product {
 /// included, only in the order of the device's work. It may return before that work is done, but
 /// views, specs and spans are valid only during the call. Any thread may call, also at the same
 /// time.
-/// Errors: DeviceError or Unsupported, before anything is written unless a member says otherwise.
+/// Errors: DeviceError or Unsupported, before anything is written unless a member states otherwise.
 class Backend {
  public:
   /// Writes the amax of `in` to `amax`, fp32, not necessarily aligned, on this device.
@@ -55,7 +55,7 @@ class Backend {
 
   virtual void Quantize(const ConstTensorView& in, const QuantizedView& out,
                         const Execution& execution) const = 0;
-  /// Allocates the workspace if none is given.
+  /// Allocates the workspace if it is absent.
   virtual void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out,
                              const TensorView& dbias, std::optional<std::span<float>> workspace,
                              const Execution& execution) const = 0;

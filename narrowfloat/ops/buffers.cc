@@ -61,7 +61,7 @@ template void CheckBuffers(const char*, const ConstQuantizedView&);
 
 namespace {
 
-/// Checks the buffers of the direction with roles that `wanted` selects.
+/// Checks those buffers of the direction for which wanted(role) is true.
 template <class Wanted>
 void CheckRoles(const char* verb, const ConstQuantizedView& view, Direction direction,
                 const Wanted& wanted) {

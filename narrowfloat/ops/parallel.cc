@@ -88,7 +88,7 @@ std::size_t StartableThreads(std::size_t threads) {
   others.reserve(threads - 1);
   try {
     while (others.size() < threads - 1) others.emplace_back([&] { started.wait(); });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): goes on with fewer
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): continues with fewer
   }
   started.count_down();
   tried = threads;

@@ -56,7 +56,7 @@ TEST(QgemmTest, RowsOfTheResultMayLieAnywhere) {
 }
 
 TEST(QgemmTest, TermsComeBeforeOrBehindTheRounding) {
-  // 257 lies between the bfloat16 numbers 256 and 258; 256 is even.
+  // 257 is between the bfloat16 numbers 256 and 258; the code of 256 is even.
   const Quantized a(kBoth, {1, 2}, {256, 1}), b(kBoth, {1, 2}, {1, 1});
   Floats wide{1.0f};
   std::uint16_t narrow = 0x3F80, out = 0;
@@ -94,7 +94,7 @@ TEST(QgemmTest, GeluFollowsTheBiasAndComesBeforeWhatAccumulates) {
 }
 
 TEST(QgemmTest, GeluOfSumsThatAreRoundedOnce) {
-  // 257 lies between the bfloat16 numbers 256 and 258; GELU is the identity there.
+  // 257 is between the bfloat16 numbers 256 and 258; GELU is the identity there.
   const Quantized a(kBoth, {1, 2}, {256, 1}), b(kBoth, {1, 2}, {1, 1});
   Floats bias{1.0f};
   std::uint16_t out = 0, gelu_in = 0;

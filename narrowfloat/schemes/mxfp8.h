@@ -52,8 +52,8 @@ struct Mxfp8Scheme : MxRule<Format> {
   static constexpr BlockShape kBlock{1, kMxBlock};
 };
 
-/// MXFP8 with tiles of 32x32, whose scale is stored for each line of the tile; both directions hold
-/// the same codes.
+/// MXFP8 with tiles of 32x32. A tile's scale is stored for each line of the tile; both directions
+/// have the same codes.
 template <FloatFormat Format>
 struct Mxfp8SquareScheme : MxRule<Format> {
   static constexpr BlockShape kBlock{kMxBlock, kMxBlock};

@@ -13,8 +13,8 @@ inline constexpr std::size_t kNvfp4Block = 16;
 
 /// Common part of 1-D and 2-D NVFP4: E2M1 codes, one E4M3 scale per block, one fp32 amax per tensor
 /// or per line. Every operation rounds to fp32 separately and in this order; another order changes
-/// bytes. Columnwise codes are stored transposed. Each block shape is a type of its own, so that
-/// the compiler inlines its functions into the one kernel that calls them: this makes 2-D a fifth
+/// bytes. Columnwise codes are stored transposed. Each block shape is a separate type, so that the
+/// compiler inlines its functions into the one kernel that calls them: this makes 2-D a fifth
 /// faster. Source: TransformerEngine common/cast/nvfp4/core_nvfp4.cuh.
 template <BlockShape kShape>
 struct Nvfp4Rule {
@@ -123,7 +123,7 @@ struct Nvfp4Scheme : Nvfp4Rule<BlockShape{1, kNvfp4Block}> {
       Option::kStochasticRounding | Option::kRowScaled | Option::kFourOverSix;
 };
 
-/// NVFP4 with tiles of 16x16, whose scale is stored for each line of the tile.
+/// NVFP4 with tiles of 16x16. A tile's scale is stored for each line of the tile.
 struct Nvfp4SquareScheme : Nvfp4Rule<BlockShape{kNvfp4Block, kNvfp4Block}> {
   static constexpr OptionSet kOptions = Option::kAmax | Option::kAmaxColumnwise |
                                         Option::kSwizzled | Option::kStochasticRounding |

@@ -54,7 +54,7 @@ template <class S>
 constexpr bool kTwoLevels = S::kLayout.scale_type == ScaleType::kE4M3;
 
 TYPED_TEST(SchemeTest, ScaledAmaxExceedsTheFormatByNoMoreThanItsRounding) {
-  // One rounding where the scale is a quotient, five where it goes through a second level.
+  // One rounding if the scale is a quotient, five if it has a second level.
   float limit = kMaxValue<typename TypeParam::Element>;
   for (int i = 0; i < (kTwoLevels<TypeParam> ? 5 : 1); ++i)
     limit = std::nextafter(limit, kInfinity);
@@ -148,7 +148,7 @@ TEST(Fp8TensorTest, AGivenScaleStandsWhateverTheAmax) {
 
 TEST(RegistryTest, NamesCarryTheirElementFormat) {
   for (const SchemeInfo& scheme : kSchemes) {
-    // There is one format of 4 bits, E2M1, which names may leave out.
+    // Names need no format if the codes have 4 bits: E2M1 is the only such format.
     EXPECT_TRUE(scheme.element_bits == 4 || scheme.name.ends_with(scheme.element)) << scheme.name;
     EXPECT_NE(scheme.id, 0) << scheme.name;
   }

@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<SizeRule>;
 
-/// Returns the dimensions whose product is the number of rows, or of columns.
+/// Returns the dimensions that make up the rows (RowDimensions) or the columns.
 std::vector<std::size_t> RowDimensions(std::size_t rank) {
   std::vector<std::size_t> rows(rank == 0 ? 0 : rank - 1);
   std::iota(rows.begin(), rows.end(), std::size_t{0});

@@ -12,7 +12,7 @@ namespace narrowfloat {
 /// One size of a buffer as a function of the tensor's shape: the product of the tensor's
 /// `dimensions`, divided by `divisor` (rounded up), then rounded up to a multiple of `multiple`.
 struct SizeRule {
-  std::vector<std::size_t> dimensions;  // none: the product is 1
+  std::vector<std::size_t> dimensions;  // empty: the product is 1
   std::int64_t divisor = 1, multiple = 1;
 };
 
@@ -25,7 +25,7 @@ struct BufferRule {
 };
 
 /// Returns the plan of every tensor of `rank` dimensions: PlanQuantize(spec, shape) for all valid
-/// shapes whose packed dimension is even. For compilers that keep sizes as symbols.
+/// shapes with an even packed dimension. For compilers that keep sizes as symbols.
 /// Errors: InvalidArgument if the spec is not valid.
 std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank);
 

@@ -29,7 +29,7 @@ std::vector<std::string_view> KeysOf(const SchemeInfo& scheme) {
   return keys;
 }
 
-/// Returns the options of a spec's text in sorted order, or nothing if one is repeated.
+/// Returns the options of a spec's text in sorted order; an empty text if one is repeated.
 std::string SortedOptions(std::string_view options) {
   std::vector<std::string_view> items;
   while (!options.empty()) {

@@ -15,7 +15,7 @@ namespace narrowfloat {
 
 /// Specifies a quantized tensor: scheme, directions and options. A value type; it compares by bits,
 /// and NaNs by their sign, as they are printed. Its text form is `scheme[:key=value,...]` with keys
-/// in sorted order and defaults left out, for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
+/// in sorted order and without defaults, for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
 struct QuantSpec {
   const SchemeInfo* scheme = &kSchemes.front();  // an element of kSchemes, not a copy of one
   bool rowwise = true;
@@ -48,7 +48,7 @@ const SchemeInfo& FindScheme(std::string_view name);
 /// Requires: an element of kSchemes.
 std::size_t SchemeIndex(const SchemeInfo& scheme);
 
-/// Value of a field. Words are those of the text form: "mae".
+/// Value of a field. Words are as in the text form: "mae".
 using SpecValue = std::variant<bool, float, std::uint64_t, std::string_view>;
 
 /// Returns the keys of the text form and of keyword arguments, sorted.

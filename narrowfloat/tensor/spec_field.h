@@ -22,7 +22,7 @@ struct SpecField {
   OptionSet option;  // its bit; empty for the directions, which every scheme has
   Member member;
 
-  /// Returns the value, defaults resolved; nothing if it is absent.
+  /// Returns the value, defaults resolved; nullopt if it is absent.
   std::optional<SpecValue> Get(const QuantSpec& spec) const;
   /// Sets the field. Errors: InvalidArgument if `value` is invalid for it.
   void Set(QuantSpec& spec, SpecValue value) const;

@@ -30,7 +30,7 @@ struct MXFP8Options {
   ScalePlacement scales = ScalePlacement::kCompact;
 };
 
-/// MXFP8. Accepts tensors whose flattened rows and columns are multiples of the block, as
+/// MXFP8. Accepts tensors with flattened rows and columns that are multiples of the block, as
 /// TransformerEngine's class does; the verbs accept any.
 class MXFP8Quantizer final : public Quantizer {
  public:

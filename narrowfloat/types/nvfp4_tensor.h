@@ -30,7 +30,7 @@ struct NVFP4Options {
   ScalePlacement scales = ScalePlacement::kCompact;
 };
 
-/// NVFP4. Accepts tensors whose flattened rows and columns are multiples of the block, as
+/// NVFP4. Accepts tensors with flattened rows and columns that are multiples of the block, as
 /// TransformerEngine's class does; the verbs accept any even length.
 class NVFP4Quantizer final : public Quantizer {
  public:

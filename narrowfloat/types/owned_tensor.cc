@@ -18,7 +18,7 @@ namespace {
 std::shared_ptr<std::byte> Allocate(std::size_t bytes) {
   const bool huge = bytes >= kHugePage;
   void* memory = nullptr;
-  // An empty tensor also gets an address, which distinguishes it from null.
+  // An empty tensor has an address too, which distinguishes it from null.
   if (posix_memalign(&memory, huge ? kHugePage : kBufferAlignment,
                      std::max<std::size_t>(bytes, 1)) != 0) {
     throw std::bad_alloc();

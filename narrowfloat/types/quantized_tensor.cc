@@ -16,7 +16,7 @@ namespace {
                   ShapeText(from), ShapeText(to)));
 }
 
-/// Replaces a -1 by the size that the element count leaves for it.
+/// Replaces a -1 by the size that follows from the element count.
 Shape ResolveShape(const Shape& from, const Shape& wanted) {
   const auto elements = static_cast<std::int64_t>(FlattenShape(from).Size());
   const auto unknowns = std::ranges::count(wanted, -1);

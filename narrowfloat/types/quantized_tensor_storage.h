@@ -97,7 +97,7 @@ class QuantizedTensorStorage {
   OwnedBuffers buffers_;
   State state_ = State::kHolding;
   State state_when_saved_ = State::kHolding;
-  std::vector<BufferPlan> saved_;  // buffers given to PrepareForSaving's caller, in that order
+  std::vector<BufferPlan> saved_;  // buffers that PrepareForSaving returned, in that order
 };
 
 }  // namespace narrowfloat

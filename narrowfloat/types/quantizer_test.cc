@@ -127,7 +127,7 @@ TEST(QuantizerTest, DelayedScalingKeepsTheLargestAmax) {
   amax = 1000.0f;
   quantizer.Copy()->Quantize(in.ConstView());
   EXPECT_EQ(amax, 1000.0f);
-  float own = 0.0f;  // the tensor's amax is that of this input only
+  float own = 0.0f;  // the tensor's amax: only of this input
   std::memcpy(&own, out.ConstView()[Role::kAmaxRowwise].data, sizeof own);
   EXPECT_EQ(own, met);
 }

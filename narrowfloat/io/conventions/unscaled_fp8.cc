@@ -35,7 +35,7 @@ class CodeNames {
     if (SaysScale(parameter)) {
       if (const auto found = modules_.find(module); found != modules_.end()) return found->second;
     }
-    if (parameter != "bias" && !module.empty()) {  // beside a weight
+    if (parameter != "bias" && !module.empty()) {  // a parameter beside a weight
       if (const auto found = stems_.find(module); found != stems_.end()) return found->second;
     }
     if (!SaysScale(name)) return nullptr;

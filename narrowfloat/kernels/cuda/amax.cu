@@ -37,7 +37,7 @@ __device__ __forceinline__ void Raise(unsigned* to, unsigned bits) {
 }
 
 /// Computes the amax of adjacent items: pieces of 16 bytes, and the items before and after them.
-/// Blocks process pieces in turns. Requires: items lie at multiples of their size.
+/// Blocks process pieces in turns. Requires: addresses of items are multiples of their size.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBoundedTo)
     FlatAmaxKernel(const std::byte* data, std::size_t items, unsigned* amax_bits) {

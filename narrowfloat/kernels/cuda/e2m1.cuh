@@ -81,7 +81,7 @@ __device__ __forceinline__ std::uint32_t AddCode(std::uint32_t word, float item,
   return (word << 1 | bits >> 31) * 8u + code;
 #endif
 }
-/// Returns the codes of a word from 8 calls of AddCode with codes whose other bits are `others`.
+/// Returns the 8 codes of a word from AddCode. Requires: `others` are the other bits of each code.
 NF_HD constexpr std::uint32_t JoinedCodes(std::uint32_t word, std::uint32_t others) {
   return word - others * 0x11111111u;
 }

@@ -11,7 +11,7 @@
 namespace narrowfloat::cuda {
 namespace {
 
-constexpr int kErrorItems = 16;  // items of a line whose errors are added in order
+constexpr int kErrorItems = 16;  // items of a line with errors that are added in order
 
 template <Scheme S>
 __device__ __forceinline__ bool UsesFourOverSix(const typename S::TensorState& state) {

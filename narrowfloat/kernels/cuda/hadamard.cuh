@@ -168,10 +168,10 @@ constexpr std::uint32_t kMostSummedField = T::kBias == 127 ? 254u - 4u : T::kMax
 /// smallest nonzero one, minus 1.
 template <class T>
 __device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint32_t preceding) {
-  // As in TransformGroup: 24 bits less those of a term, and 4.
+  // As in TransformGroup: 24 bits minus a term's bits, minus 4.
   constexpr std::uint32_t kMostRange = 24 - 5 - T::kMantissaBits;
-  // Sums are multiples of the items' last bits. Sums with a possibly subnormal quarter are left to
-  // TransformGroup, so that results do not depend on a device's conversion of subnormal numbers.
+  // Sums are multiples of the items' last bits. TransformGroup handles sums with a possibly
+  // subnormal quarter, so that results do not depend on a device's conversion of subnormal numbers.
   constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
   const std::uint32_t high = largest >> T::kMantissaBits;
   const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Items and codes in device code. Conversions of the hardware stand beside the reference in
+// Items and codes in device code. Some conversions use the hardware instead of the reference in
 // numerics/; tests compare them for all inputs.
 #pragma once
 
@@ -159,7 +159,7 @@ __device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
   for (int i = 0; i < count; ++i) to[i] = static_cast<std::byte>(words[i / 4] >> (i % 4 * 8));
 }
 
-/// Loads the first `count` of kBytes bytes, all at once if they lie at an aligned address.
+/// Loads the first `count` of kBytes bytes, all at once if the address is aligned.
 template <int kBytes>
 __device__ __forceinline__ void LoadBytes(const std::byte* from, std::size_t count, bool aligned,
                                           std::uint32_t (&words)[kBytes / 4]) {

@@ -113,7 +113,7 @@ __device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
                 kBlockItems<S> >= kStripRows);
   const DirectionMemory<std::byte>& out = args.columnwise;
   const StripPlace<false> place(args.in.shape, origin);
-  // Both columns lie in one quarter of the lines' run.
+  // Both columns are in one quarter of the lines' run.
   std::size_t scale_offset =
       (out.strides.LineOffset(origin.col + static_cast<std::size_t>(place.col)) +
        out.strides.BlockOffset(

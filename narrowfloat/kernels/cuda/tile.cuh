@@ -27,8 +27,8 @@ constexpr unsigned kTilesOfGrid = 1;
 constexpr unsigned kTilesOfGrid = 65535;
 #endif
 
-/// Returns the origin of the block's tile. A grid may have more rows of tiles than the tensor;
-/// their origins lie below its last row.
+/// Returns the origin of the block's tile. A grid may have more rows of tiles than the tensor; then
+/// their origins are below its last row.
 __device__ __forceinline__ TileOrigin Origin() {
   return {(std::size_t{blockIdx.z} * kTilesOfGrid + blockIdx.y) * kTile,
           std::size_t{blockIdx.x} * kTile};
@@ -56,7 +56,7 @@ struct TilePlace {
   std::size_t col_of_tensor;
   int items;            // items of a chunk in the tensor
   std::size_t rows;     // of the tensor
-  bool tile_is_inside;  // the whole tile lies in the tensor
+  bool tile_is_inside;  // the whole tile is in the tensor
 
   __device__ __forceinline__ explicit TilePlace(MatrixShape shape)
       : origin(Origin()),

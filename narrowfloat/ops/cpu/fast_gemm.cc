@@ -109,7 +109,7 @@ class ExpandedRun {
 
   /// Computes a panel's part of the result. Returns the reason of a failure, or null.
   const char* RunPanel(std::size_t begin, std::size_t end) const {
-    const Execution alone = execution_.OnThisThread();  // other threads have tasks of their own
+    const Execution alone = execution_.OnThisThread();  // other threads have their own tasks
     const Items panel(Panelled(), begin, end, alone);
     const std::size_t lines = Shared().Lines();
     const std::size_t step = writes_result_ ? lines : kPanelLines;

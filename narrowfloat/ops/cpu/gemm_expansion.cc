@@ -146,10 +146,10 @@ std::optional<Measured> MeasurePowers(const ScaleCodes& codes, ExponentRange ele
                   {1.0}};
 }
 
-/// Range of amaxes whose products with any block scale are normal numbers of fp32.
+/// Range of amaxes for which the product with any block scale is a normal number of fp32.
 constexpr float kLeastAmax = 0x1p-100f, kLargestAmax = 0x1p+118f;
 
-/// Returns the factors of the amaxes; nothing if decoded values would lose bits or overflow.
+/// Returns the factors of the amaxes; nullopt if decoded values would lose bits or overflow.
 template <Scheme S>
 std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
                                                Direction direction) {

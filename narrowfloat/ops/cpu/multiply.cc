@@ -54,7 +54,7 @@ struct ProductParts {
   GemmProblem Problem() const { return {*a, *b, rule, result}; }
 };
 
-/// The products of one call: those that expand to bfloat16 in mode kFast, and the others.
+/// The products of one call: products that expand to bfloat16 in mode kFast, and the others.
 struct Work {
   struct Expanded {
     GemmProblem problem;

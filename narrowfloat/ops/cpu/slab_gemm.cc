@@ -21,7 +21,7 @@ struct Scratch {
   float b[kChunk][kGemmTileCols];
   float dots[kGemmTileRows][kGemmTileCols];  // of the current slab so far
   double sums[kGemmTileRows]
-             [kGemmTileCols];  // of the slabs so far; fp32 numbers, but for kBinary64
+             [kGemmTileCols];  // of the slabs so far; fp32 numbers, except for kBinary64
   float a_scales[kGemmTileRows], b_scales[kGemmTileCols];
 };
 

@@ -11,7 +11,7 @@ namespace narrowfloat::tools {
 /// Returns `convention`. If the files do not name it, prints its reason to standard error.
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention);
 
-/// Prints to standard error the weights that lack a scale which readers of their format need.
+/// Prints to standard error the weights that lack an input scale, if readers need one.
 void SayMissingInputScales(const std::string& verb, const io::ConventionWriter& writer);
 
 }  // namespace narrowfloat::tools

@@ -26,7 +26,7 @@ class Choice {
   /// Returns the rules as text. They determine the tensors of the result.
   std::string CacheKey() const;
 
-  /// Prints to standard error the rules that match no tensor, and the tensors that are not
+  /// Prints to standard error the rules without a matching tensor, and the tensors that are not
   /// quantized because of their layout or name.
   void Warn() const;
 

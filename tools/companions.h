@@ -34,8 +34,8 @@ Companions PlainCompanions(const io::Checkpoint& in);
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization);
 
-/// Returns the files that the owner of the writer's convention reads, for a result in which
-/// `rewriter` keeps some matrices plain. Requires: writer.written(). Errors: as PlainCompanions.
+/// Returns the files for the owner of the writer's convention, if `rewriter` keeps some matrices of
+/// the result plain. Requires: writer.written(). Errors: as PlainCompanions.
 Companions OwnerCompanions(const io::Checkpoint& in, const io::ConventionWriter& writer,
                            const TensorRewriter& rewriter);
 

@@ -111,8 +111,8 @@ std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& co
   return known || word.starts_with('-') ? "" : std::string(word);
 }
 
-/// Opens the standard streams that the caller closed, such that every use of them fails. Otherwise
-/// a file that is opened later would get their number and receive messages.
+/// Opens the standard streams that the caller closed; every use of them then fails. Otherwise a
+/// file that is opened later would get their number and receive messages.
 void OccupyClosedStreams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

@@ -72,8 +72,8 @@ struct Outcome {
   }
 };
 
-/// Sums the errors of finite values. Errors of NaN and infinity cannot be summed: counts the ones
-/// that are replaced by another value, and the values that become one.
+/// Sums the errors of finite values. NaN and infinity have no error to sum: counts those replaced
+/// by another value, and the values that become one.
 void Compare(std::span<const float> before, std::span<const float> after, Outcome& outcome) {
   outcome.values = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {

@@ -14,7 +14,7 @@
 namespace narrowfloat::xla_ffi {
 namespace {
 
-/// A pool that starts threads at once, or keeps functions that a test runs later.
+/// A pool that starts threads at once, or keeps functions for a later call by the test.
 class Pool {
  public:
   explicit Pool(bool starts) : starts_(starts) {}

@@ -31,7 +31,7 @@ constexpr Patterns kExperts = {"experts"};
 /// Position that a component must have in a name.
 enum class Place { kAnywhere, kFirst, kLast, kAlone };  // kAlone: the name's only module
 
-/// Modules that are not linear layers, or that are known to lose accuracy from quantization.
+/// Modules that are not linear layers, or known to lose accuracy from quantization.
 struct LeftModule {
   const char* what;
   Place place;

@@ -132,8 +132,8 @@ bool AnyNonzero(std::span<const std::byte> codes) {
   return (bits & std::byte{0x77}) != std::byte{0};
 }
 
-/// Returns the E8M0 code of the tile's scale that is nearest to `wanted`, among the scales that
-/// keep all values exact; nullopt if there is none. Requires: no scale is NaN.
+/// Returns the E8M0 code of a tile's scale that keeps all values exact, the nearest one to
+/// `wanted`; nullopt if there is none. Requires: no scale is NaN.
 std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf& tile, int wanted) {
   const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
   int least = 0, most = static_cast<int>(E8M0::kMaxCode);

@@ -15,11 +15,11 @@
 namespace narrowfloat::io {
 
 inline constexpr const char* kConfigFile = "config.json";
-inline constexpr const char* kQuantizationKey = "quantization_config";  // of kConfigFile
-inline constexpr const char* kTextModelKey = "text_config";  // of kConfigFile: its text model
+inline constexpr const char* kQuantizationKey = "quantization_config";  // in kConfigFile
+inline constexpr const char* kTextModelKey = "text_config";  // in kConfigFile: its text model
 inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOpt's own
 
-inline constexpr int kCompanionDepth = 64;  // of nested objects and arrays, at most
+inline constexpr int kCompanionDepth = 64;  // limit of nested objects and arrays
 
 /// Parses a JSON file of a folder; null if there is no such file. Errors: InvalidArgument if it is
 /// damaged; IoError.

@@ -51,8 +51,8 @@ class ConventionWriter {
   /// Returns the formats of the weights that were added.
   const std::vector<const WrittenFormat*>& formats() const { return formats_; }
 
-  /// Returns a text that names the first weight without the input scale that readers of its format
-  /// need, and counts the others; an empty text if no weight lacks it.
+  /// Returns a text with the name of the first weight without a needed input scale, and the number
+  /// of other such weights; an empty text if no weight lacks one.
   std::string MissingInputScales() const;
 
  private:

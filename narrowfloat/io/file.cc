@@ -64,12 +64,12 @@ std::optional<mode_t> ModeOfReplaced(const std::filesystem::path& path) {
 }
 
 /// Creates a file with an unused name. The process id makes names differ within one machine. In a
-/// folder that several machines share, O_EXCL rejects a name that is in use.
+/// folder shared by several machines, O_EXCL rejects a name that is in use.
 FileDescriptor OpenTemporary(const std::filesystem::path& path, mode_t new_mode,
                              std::filesystem::path& temporary) {
   static std::atomic<unsigned> counter = 0;
   const std::optional<mode_t> replaced = ModeOfReplaced(path);
-  // Private until it has the mode of the file that it replaces, which may be private too.
+  // Private until it has the replaced file's mode, which may be private too.
   const mode_t mode = replaced ? S_IRUSR | S_IWUSR : new_mode;
   for (;;) {
     temporary = FolderOf(path) / fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(),

@@ -217,7 +217,7 @@ void StoreValues(std::span<const float> values, DType dtype, std::byte* out) {
 /// Decodes a weight patch by patch. The values of a patch have the order of the output.
 class WeightDecoder {
  public:
-  static constexpr std::size_t kRows = 64, kCols = 256;  // of a patch
+  static constexpr std::size_t kRows = 64, kCols = 256;  // size of a patch
 
   WeightDecoder(const ForeignWeight& weight, const ForeignBytes& in, DType dtype, std::byte* out)
       : weight_(weight),
@@ -517,7 +517,7 @@ void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dty
     return DecodeWeight(by_row, {in.codes, scale, in.global}, dtype, out, threads);
   }
   const WeightDecoder decoder(weight, in, dtype, out.data());
-  const std::size_t tasks = CeilDiv(weight.rows, WeightDecoder::kRows);  // of a matrix
+  const std::size_t tasks = CeilDiv(weight.rows, WeightDecoder::kRows);  // per matrix
   ParallelFor({.threads = threads}, weight.matrices * tasks, [&](std::size_t task) {
     const std::size_t begin = task % tasks * WeightDecoder::kRows;
     const std::size_t end = std::min(weight.rows, begin + WeightDecoder::kRows);

@@ -232,7 +232,7 @@ class HeaderReader final : public StrictJsonEvents {
   std::array<bool, kFieldCount> seen_{};  // fields of `entry_`
   Field field_ = kDType;                  // the field of the next value
   std::size_t count_ = 0;                 // numbers of its list so far
-  std::string key_;                       // of metadata
+  std::string key_;                       // current key of metadata
 };
 
 /// Checks that tensors cover the data: no hole, no overlap, no bytes after the last tensor.

@@ -41,8 +41,8 @@ inline constexpr std::size_t kMaxRank = 64;                    // NumPy's limit
 
 // Bounds of a header's memory: about 1 kB per tensor, 300 MB in total. DeepSeek-V4 has 72,317
 // tensors in all its files; their names and shapes have 5 MB.
-inline constexpr std::size_t kMaxTensors = 100'000;  // of a file; also its keys of metadata
-inline constexpr std::size_t kMaxNameBytes = 1024;   // of a tensor's name
+inline constexpr std::size_t kMaxTensors = 100'000;  // per file; also the limit of metadata keys
+inline constexpr std::size_t kMaxNameBytes = 1024;   // per tensor name
 inline constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;  // names, shapes, metadata
 
 /// Returns the bytes of a tensor by its type and shape. Errors: InvalidArgument if they overflow or

@@ -86,7 +86,7 @@ enum class SumType : std::uint8_t {
   kUnscaledDot  // floats, the dot products of the only slab, before scaling
 };
 
-struct FinishArgs;  // of gemm_finish.h, which few files include
+struct FinishArgs;  // defined in gemm_finish.h, which few files include
 using FinishFn = void (*)(const FinishArgs& args) noexcept;
 
 /// The micro-kernels of one instruction set.

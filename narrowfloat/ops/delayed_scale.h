@@ -21,7 +21,7 @@ float ScaledMax(const char* verb, float fp8_max, float margin);
 
 struct DelayedScaleRule {
   float fp8_max;        // largest value of the codes' format
-  float margin = 0.0f;  // of ScaledMax
+  float margin = 0.0f;  // exponent, as in ScaledMax
   AmaxAlgorithm algorithm = AmaxAlgorithm::kMax;
 };
 

@@ -54,7 +54,7 @@ struct SchemeLayout {
 
 /// Result of scaling one block.
 struct BlockScale {
-  std::uint32_t scale_inv;  // as stored: an fp32 pattern or a code
+  std::uint32_t scale_inv;  // stored bits: of an fp32 number, or a code
   float scale;              // factor of the block's elements
 };
 

@@ -65,8 +65,8 @@ bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 /// Checks that spec.scheme points to an element of kSchemes. Errors: InvalidArgument.
 void CheckScheme(const QuantSpec& spec);
 
-/// Checks a spec. Errors: as CheckScheme; InvalidArgument naming an option that the scheme does not
-/// take, two options that exclude each other, a value out of range, or a spec without a direction.
+/// Checks a spec. Errors: as CheckScheme; InvalidArgument for an option that the scheme does not
+/// have, options that exclude each other, a value out of range, or a spec without a direction.
 void ValidateSpec(const QuantSpec& spec);
 
 /// Checks a valid spec. Errors: InvalidArgument if it is supported for dequantization only.

@@ -30,7 +30,7 @@ struct KernelSpeed {
 };
 
 struct MachineSpeed {
-  Shape shape;  // of the tensor of dtype
+  Shape shape;  // of the measured tensor
   DType dtype;
   std::vector<StreamSpeed> streams;
   std::vector<KernelSpeed> kernels;  // grouped by verb, scheme and direction

@@ -132,7 +132,7 @@ const ConventionRow* FindConvention(std::string_view name);
 /// convention or others: a result without these tensors would otherwise not be readable.
 Metadata WithoutDescriptions(const Metadata& metadata);
 
-/// Returns the names of the conventions that are read, or that are written, with this library's own
+/// Returns the names of the readable conventions, or of the written ones, with this library's own
 /// one first.
 std::vector<std::string> ReadConventions();
 std::vector<std::string> WrittenConventions();
@@ -140,8 +140,8 @@ std::vector<std::string> WrittenConventions();
 /// Returns the names of the conventions that are written, without this library's own.
 std::vector<std::string> OtherConventions();
 
-/// Checks the name of a convention that is read, or written, where this library's own is accepted
-/// too. `operation` begins the message. Errors: InvalidArgument for an unknown name.
+/// Checks the name of a convention to read, or to write; accepts this library's own one too.
+/// `operation` begins the message. Errors: InvalidArgument for an unknown name.
 void CheckIsRead(const std::string& operation, std::string_view name);
 void CheckIsWritten(const std::string& operation, std::string_view name);
 

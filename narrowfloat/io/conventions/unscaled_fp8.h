@@ -12,7 +12,7 @@ namespace narrowfloat::io {
 
 inline constexpr std::string_view kUnscaledFp8Name = "unscaled-fp8";
 
-/// An FP8 weight, and a tensor that may be its scale, with a name that is in no convention.
+/// An FP8 weight, and a tensor that may be its scale under a name of no convention.
 struct PossibleScale {
   std::string weight, scale;
 };

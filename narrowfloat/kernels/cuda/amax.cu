@@ -14,7 +14,7 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 4;          // that a thread issues before it uses the first one
+constexpr int kLoads = 4;          // loads that a thread issues before it uses the first one
 constexpr unsigned kResident = 8;  // blocks on a multiprocessor of 2048 threads
 // Blocks per multiprocessor for which the launch bound makes the compiler keep registers free.
 // Multiprocessors of compute capability 8.6, 8.9 and 12 have room for 1536 threads.

@@ -22,7 +22,7 @@ __device__ std::size_t ThreadIndex() {
   return std::size_t{blockIdx.x} * kThreads + threadIdx.x;
 }
 
-constexpr int kPiecesOfThread = 4;  // of 16 bytes; a thread loads all before it stores the first
+constexpr int kPiecesOfThread = 4;  // 16-byte pieces; a thread loads all before it stores the first
 constexpr std::size_t kCopiedByBlock = std::size_t{16} * kPiecesOfThread * kThreads;
 
 __global__ void __launch_bounds__(kThreads)
@@ -59,8 +59,8 @@ __global__ void PermuteKernel(const std::byte* from, const ScaleStrides from_str
 __global__ void __launch_bounds__(kCodeTileThreads, 5)
     TransposeBytesKernel(const std::byte* from, std::byte* to, MatrixShape shape,
                          bool from_is_aligned, bool to_is_aligned) {
-  constexpr unsigned kPieces = kCodeTile * kCodePieces / kCodeTileThreads;  // of a thread
-  constexpr unsigned kStep = kCodeTile / kPieces;                           // rows between them
+  constexpr unsigned kPieces = kCodeTile * kCodePieces / kCodeTileThreads;  // pieces per thread
+  constexpr unsigned kStep = kCodeTile / kPieces;                           // rows between pieces
   __shared__ uint4 tile[kCodeTile * kCodePieces];
   const auto col_tasks = static_cast<unsigned>(CeilDiv(shape.cols, kCodeTile));
   const std::size_t first_row = std::size_t{blockIdx.x / col_tasks} * kCodeTile;

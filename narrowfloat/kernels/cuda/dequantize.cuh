@@ -17,7 +17,7 @@ namespace {
 // one. A square is decoded item by item if a part of it is outside the matrix, if its memory is not
 // aligned, or if 16-bit results may hold NaN.
 
-constexpr int kRowTileRows = kThreads / 32 * kItems, kRowTileCols = 32 * kItems;  // of DecodeRows
+constexpr int kRowTileRows = kThreads / 32 * kItems, kRowTileCols = 32 * kItems;  // for DecodeRows
 
 struct DequantizeArguments {
   DirectionMemory<const std::byte> in;

@@ -26,9 +26,9 @@ class Rows {
  public:
   Byte* data = nullptr;
   MatrixShape shape{};
-  bool is_aligned = false;                        // every row begins at a multiple of 16 bytes
-  int dims = 1;                                   // of the row number; the last one is the fastest
-  std::array<std::int64_t, kMaxRowDims> sizes{};  // the first dimension's size is not read
+  bool is_aligned = false;                          // every row begins at a multiple of 16 bytes
+  int dims = 1;                                     // parts of the row number; the last is fastest
+  std::array<std::int64_t, kMaxRowDims> sizes{};    // the first dimension's size is not read
   std::array<std::int64_t, kMaxRowDims> strides{};  // bytes
 
   NF_HD Byte* Row(std::size_t row) const {
@@ -75,8 +75,8 @@ struct DirectionMemory {
   const std::byte* state = nullptr;
 };
 
-inline constexpr std::size_t kMostTensorStateBytes = 64;  // of a scheme's TensorState
-inline constexpr std::size_t kScaleCodes = 256;           // of scales of one byte
+inline constexpr std::size_t kMostTensorStateBytes = 64;  // limit of a scheme's TensorState
+inline constexpr std::size_t kScaleCodes = 256;           // codes of a scale of one byte
 inline constexpr std::size_t kMostStateBytes = kMostTensorStateBytes + kScaleCodes * sizeof(float);
 
 struct QuantizeCall {

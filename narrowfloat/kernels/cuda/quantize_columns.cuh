@@ -78,7 +78,7 @@ struct StripPlace {
 template <int kCodeBits, bool kPlain>
 __device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const TileOrigin& origin,
                                             const uint4* pieces) {
-  constexpr int kPieces = kTile * kCodeBits / 128;  // of 16 bytes, of a line of the tile
+  constexpr int kPieces = kTile * kCodeBits / 128;  // 16-byte pieces per line of the tile
   const DirectionMemory<std::byte>& out = args.columnwise;
   const MatrixShape shape = args.in.shape;
   // A thread's pieces are some lines apart.

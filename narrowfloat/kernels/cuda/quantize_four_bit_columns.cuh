@@ -48,7 +48,7 @@ __device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&
                                                 BlockScale (&scales)[2]) {
   static_assert(kBlockItems<S> == kErrorItems);
   std::array<BlockScale, 2> candidates[2];
-  float errors[2][2];  // of a column and a candidate
+  float errors[2][2];  // [column][candidate]
 #pragma unroll
   for (int column = 0; column < 2; ++column) {
     const int left = valid_rows < 0 ? 0 : valid_rows;
@@ -171,14 +171,14 @@ __device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& 
               args, [&](int k) { return pair.Item(column, i + k); }, scales[column].scale,
               is_special, run, codes[column]);
         }
-        const int half = (row + i) / kRun;  // of a piece
+        const int half = (row + i) / kRun;  // half of a piece
         uint4* piece = pieces + PieceAt<kFourBitPieces>(place.col + column, half / 2);
         reinterpret_cast<uint2*>(piece)[half % 2] = make_uint2(codes[column][0], codes[column][1]);
       }
     }
   }
   __syncthreads();
-  constexpr int kFours = kBlocks<S> / 4;  // of blocks of a column
+  constexpr int kFours = kBlocks<S> / 4;  // groups of four blocks per column
   const int column = static_cast<int>(threadIdx.x) / kFours,
             block = static_cast<int>(threadIdx.x) % kFours * 4;
   if (column < kTile)

@@ -41,7 +41,7 @@ template <Scheme S>
 inline constexpr int kBlockItems = WholeTensorScheme<S> ? kTile : static_cast<int>(S::kBlock.cols);
 
 template <Scheme S>
-inline constexpr int kBlocks = kTile / kBlockItems<S>;  // of a line of a tile
+inline constexpr int kBlocks = kTile / kBlockItems<S>;  // blocks per line of a tile
 
 /// Items of a row that a thread processes together: 8 bytes of codes.
 template <Scheme S>
@@ -69,7 +69,7 @@ inline constexpr bool kCollectsScales = kBits<typename S::Element> == 4;
 template <Scheme S>
 struct SharedAmaxes {
   unsigned square[kBlocks<S> * kBlocks<S>];  // bits of the amaxes of square blocks
-  unsigned column[kTile];                    // of columns of blocks longer than a strip
+  unsigned column[kTile];                    // bits of the amaxes of blocks longer than a strip
   unsigned largest;                          // bits of the largest magnitude of the items
   alignas(4) std::uint8_t scales[kCollectsScales<S> ? kTile : 1][kBlocks<S>];  // of columns
 };

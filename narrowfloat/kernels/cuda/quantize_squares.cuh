@@ -15,7 +15,7 @@ inline constexpr bool kHasFourBitSquares = kBits<typename S::Element> == 4 && kI
 
 /// A tile of 4-bit codes in shared memory, as words of 8 codes of a row or of a column.
 struct SharedCodes {
-  static constexpr int kWords = kTile / 8;          // of a line
+  static constexpr int kWords = kTile / 8;          // words per line
   alignas(16) std::uint32_t words[kTile * kWords];  // two are stored at a time
 
   /// Returns the position of a word of a row. Different halves of the banks hold the same word of
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   AwaitPrevious();
   if (Skips(args.noop)) return;
   __shared__ unsigned amaxes[kBlocks<S> * kBlocks<S>];
-  alignas(4) __shared__ std::uint8_t scales[kBlocks<S>][kBlocks<S>];  // of a column's blocks
+  alignas(4) __shared__ std::uint8_t scales[kBlocks<S>][kBlocks<S>];  // [block column][block]
   __shared__ SharedCodes rows, columns;
   const Place<S> place(args.in.shape);
   if (place.origin.row >= args.in.shape.rows) return;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, kItemSize<T> == 4 ? 2 : 4)
   Chunk<T, kChunkItems<S>> chunks[kPasses];
   LoadChunks(args.in, place, IsPlain(args.in, place), 0, chunks);
   __syncthreads();
-  std::uint32_t largest = 0;  // pattern of the thread's magnitudes
+  std::uint32_t largest = 0;  // bits of the thread's largest magnitude
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const ItemsAmax found = chunks[pass].FindAmax();

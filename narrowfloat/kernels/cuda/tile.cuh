@@ -46,7 +46,7 @@ dim3 GridOf(MatrixShape shape) {
 /// kPasses rows at distances of kRowsOfPass.
 template <int kItemsOfChunk>
 struct TilePlace {
-  static constexpr int kChunks = kTile / kItemsOfChunk;   // of a row
+  static constexpr int kChunks = kTile / kItemsOfChunk;   // chunks per row
   static constexpr int kRowsOfPass = kThreads / kChunks;  // 16 or 32
   static constexpr int kPasses = kTile / kRowsOfPass;     // 8 or 4
   static constexpr int kPassesAtOnce = kPasses / 2;       // passes with loads in flight together
@@ -114,9 +114,9 @@ __device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in,
   }
 }
 
-/// Returns the position of a 16-byte piece of a line of codes in shared memory. Different banks
-/// hold the same piece of 8 lines that are 2 apart, and the pieces that 8 threads store in order.
-/// With 8 pieces, this also holds for lines that are 8 apart.
+/// Returns the position of a 16-byte piece of a line of codes in shared memory. The same piece of 8
+/// lines at a distance of 2 is in different banks, and so are the pieces that 8 threads store in
+/// order. With 8 pieces, this also holds for lines at a distance of 8.
 template <int kPieces>
 __device__ __forceinline__ int PieceAt(int line, int piece) {
   static_assert(kPieces == 4 || kPieces == 8);

@@ -40,7 +40,7 @@ __device__ __forceinline__ void TransposeFourByFour(std::uint32_t (&words)[4]) {
 /// adjacent threads have all rows of 4 columns.
 struct CodeColumns {
   unsigned row, col;
-  std::uint32_t words[4][4];  // of each column, in the order of rows
+  std::uint32_t words[4][4];  // [column][word], in the order of rows
 };
 
 /// Returns a thread's codes of a tile. Requires: threads [0, kCodeTileThreads), after a barrier

@@ -106,7 +106,7 @@ class DirectionQuantizer {
   void EncodeStochastically(const LineRange& block, float scale) const {
     static_assert(S::kBlock.cols == kRandomRun);
     const std::size_t runs =
-        CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // of a line
+        CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // per line
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
       const std::uint64_t run = line * runs + block.pos_begin / kRandomRun;
       const auto random = RandomBytes(args_.random, kRowwise ? run : kColumnwiseRuns + run);

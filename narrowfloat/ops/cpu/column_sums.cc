@@ -39,7 +39,7 @@ std::size_t Strips(std::size_t rows) {
 /// The rows that a pass sums, and its other work on a tile.
 struct SumPass {
   const StridedRows<const std::byte>& rows;
-  DType dtype;  // of the rows
+  DType dtype;  // of the rows' items
   const KernelTable& kernels;
   std::size_t row_unit, col_unit;    // tile corners are multiples of these
   QuantizeRun* quantizer = nullptr;  // quantizes each tile before it is summed, or null

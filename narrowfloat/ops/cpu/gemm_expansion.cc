@@ -23,8 +23,8 @@
 namespace narrowfloat {
 namespace {
 
-constexpr int kBFloat16Bits = BFloat16::kMantissaBits + 1;  // of a significand
-constexpr int kLeastNormalExponent = -126;                  // of bfloat16 and of fp32
+constexpr int kBFloat16Bits = BFloat16::kMantissaBits + 1;  // bits of a significand
+constexpr int kLeastNormalExponent = -126;                  // for bfloat16 and fp32
 constexpr int kOverflowExponent = 128;
 
 /// Bounds: finite items are multiples of 2^low, and below 2^high in magnitude.

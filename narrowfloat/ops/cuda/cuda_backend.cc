@@ -23,7 +23,7 @@
 namespace narrowfloat {
 namespace {
 
-constexpr std::size_t kAlignment = 16;  // of the words that kernels load
+constexpr std::size_t kAlignment = 16;  // alignment of the words that kernels load
 
 /// Returns the view's rows. Merges dimensions with evenly spaced rows. Errors: Unsupported if more
 /// than kMaxRowDims remain.

@@ -28,12 +28,12 @@ struct Product {
 
 /// The verbs of one device, on whole tensors. The public functions check their arguments and call
 /// one member once; docs/architecture.md describes a call.
-/// Requires: arguments as the public function of the same name requires them: views on this device,
-/// with types, shapes and buffers of the plan; options that the scheme accepts; written memory that
-/// overlaps no other argument, unless a member allows it. A member accesses tensors, execution.noop
-/// included, only in the order of the device's work. It may return before that work is done, but
-/// views, specs and spans are valid only during the call. Any thread may call, also at the same
-/// time.
+/// Requires: arguments as the public function of the same name requires them: views on this
+/// device, with types, shapes and buffers of the plan; options that the scheme accepts; written
+/// memory that overlaps no other argument, unless a member allows it.
+/// A member accesses tensors, execution.noop included, only in the order of the device's work. It
+/// may return before that work is done, but views, specs and spans are valid only during the call.
+/// Any thread may call, also at the same time.
 /// Errors: DeviceError or Unsupported, before anything is written unless a member states otherwise.
 class Backend {
  public:

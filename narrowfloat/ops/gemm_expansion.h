@@ -33,11 +33,11 @@ struct ProductExpansion {
   std::optional<double> NormalFactor() const;
 };
 
-/// Plans the lossless expansion of both operands of a product; returns nullopt if bfloat16
-/// items and sums in fp32 cannot be lossless. Reads the scales. Guarantees of a plan: an
-/// item is a normal number of bfloat16 or zero, or NaN or infinity if the value is; a
-/// product of two finite items is zero or a normal number of fp32; sums do not overflow. So
-/// instructions that flush denormals are exact, and only the rounding of sums causes
+/// Plans the lossless expansion of both operands of a product; returns nullopt if bfloat16 items
+/// and sums in fp32 cannot be lossless. Reads the scales.
+/// Guarantees of a plan: an item is a normal number of bfloat16 or zero, or NaN or infinity if its
+/// value is; a product of two finite items is zero or a normal number of fp32; sums do not
+/// overflow. So instructions that flush denormals are exact, and only the rounding of sums causes
 /// errors.
 /// Requires: views that Qgemm accepts in these directions.
 std::optional<ProductExpansion> PlanExpansion(const ConstQuantizedView& a, Direction a_direction,

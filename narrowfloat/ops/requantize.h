@@ -29,7 +29,7 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const TensorView& scales,
                         const Execution& execution = {});
 
-/// Returns the shape of `scales` in BlockScalesToMxfp8. Errors: as it, for `in` and `direction`.
+/// Returns the shape of `scales`. Errors: as BlockScalesToMxfp8, for `in` and `direction`.
 Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 
 /// Returns the grid of MXFP8's scales for `in`. Errors: Unsupported if this build has no MXFP8.

@@ -147,7 +147,7 @@ __device__ __forceinline__ void EncodeColumnWordsByPower(const std::uint32_t* wo
                                           std::bit_cast<std::uint32_t>(powers[1]), 0x7632);
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
-    std::uint32_t rows[4];  // bytes 0 and 2 of each are two codes, and 0x40 and 0x44
+    std::uint32_t rows[4];  // bytes 0 and 2 have two codes each, with 0x40 and 0x44 added
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       rows[i] =

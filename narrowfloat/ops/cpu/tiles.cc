@@ -8,7 +8,7 @@
 namespace narrowfloat {
 namespace {
 
-// Bytes of output that use non-temporal stores: more than a core's share of the caches.
+// Outputs of this size use non-temporal stores: it exceeds a core's share of the caches.
 constexpr std::size_t kNontemporalBytes = std::size_t{4} << 20;
 
 // Returns the number of pieces of `length`: the first has `head` items (if not 0), others `step`.

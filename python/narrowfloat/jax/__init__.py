@@ -11,7 +11,7 @@ from narrowfloat.jax._library import (
 
 register()
 
-# Targets first; then quantize, whose package the primitives import from.
+# Registers targets first; then imports quantize, because the primitives import from it.
 from narrowfloat.jax import quantize  # noqa: E402  # isort: skip
 from narrowfloat.jax import cpp_extensions, sharding  # noqa: E402
 from narrowfloat.jax.dense import dense  # noqa: E402

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks arguments before their attributes are read.
 
-Of arrays only shape and dtype are read: they may be traced, or descriptions without values. Fields
-of pytrees are checked where they are constructed by hand or used, not where they are unflattened.
+Reads only the shape and dtype of arrays, which may be traced or have no values. Fields of pytrees
+are checked where they are constructed by hand or used, not where they are unflattened.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jax.typing import DTypeLike
 
 
 def text_of(value: object) -> str:
-    """Returns an argument as a message prints it.
+    """Returns the text of an argument in messages.
 
-    Arrays have many items, or are traced: they are printed by their shape, objects with fields and
-    containers of arrays by their class.
+    Prints arrays by their shape, because they have many items or are traced. Prints dataclass
+    objects and containers of arrays by their class.
     """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {value.shape}"
@@ -35,14 +35,14 @@ def text_of(value: object) -> str:
 def check_kind(verb: str, name: str, value: object, kind: type, others: str = "") -> None:
     """Raises TypeError unless `value` is of the class `kind`.
 
-    others: what else the caller takes, for the message.
+    others: text of the message that names further values the caller accepts.
     """
     if not isinstance(value, kind):
         raise TypeError(f"{verb}: {name} must be a {kind.__name__}{others}, got {text_of(value)}")
 
 
 def check_number(verb: str, name: str, value: object) -> None:
-    """Raises TypeError unless `value` is a real number of Python or NumPy, and no bool."""
+    """Raises TypeError unless `value` is a real number of Python or NumPy and not a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{verb}: {name} must be a number, got {value!r}")
 

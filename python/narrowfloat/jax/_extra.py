@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports JAX, or says how to install it; the package imports this module first."""
+"""Imports JAX; its error message says how to install it. The package imports this module first."""
 
 try:
     import jax  # noqa: F401

@@ -28,7 +28,7 @@ TARGETS = (
 def ffi_library() -> Path:
     """Returns the path of the library that exports a handler under the name of each target.
 
-    Errors: FileNotFoundError if this build of narrowfloat has none.
+    Errors: FileNotFoundError if this build of narrowfloat has no XLA handlers.
     """
     path = Path(__file__).parent / "libnarrowfloat_ffi.so"
     if not path.is_file():
@@ -38,15 +38,13 @@ def ffi_library() -> Path:
 
 @functools.cache
 def registrations() -> dict[str, object]:
-    """Returns a capsule of every target's handler for the CPU, to be registered by
-    jax.ffi.register_ffi_target.
-    """
+    """Returns a capsule for the CPU handler of each target, for jax.ffi.register_ffi_target."""
     return _capsules("")
 
 
 @functools.cache
 def cuda_registrations() -> dict[str, object]:
-    """Returns the same for the platform CUDA; {} if narrowfloat was built without NF_CUDA."""
+    """Returns the capsules for the platform CUDA; {} if narrowfloat was built without NF_CUDA."""
     is_built = hasattr(_load(), f"{TARGETS[0]}_cuda")
     return _capsules("_cuda") if is_built else {}
 
@@ -64,7 +62,7 @@ def _capsules(suffix: str) -> dict[str, object]:
 def register() -> None:
     """Registers every target for each platform that has handlers, once per process.
 
-    JAX accepts those for CUDA without such a device too.
+    JAX accepts handlers for CUDA on a machine without a CUDA device too.
     """
     for platform, handlers in (("cpu", registrations()), ("CUDA", cuda_registrations())):
         for name, handler in handlers.items():

@@ -26,8 +26,8 @@ from narrowfloat.jax.quantize.tensor import (
 
 
 def vary_with(quantizer_set: QuantizerSet, *operands: jax.Array | None) -> list[Any]:
-    """Returns the operands of a layer, varying over the axes that any of them or the set varies
-    over: so does its result. JAX sums the gradient of each over the axes that it gained.
+    """Returns operands typed as varying over the axes of all of them and the set, as the result
+    does. JAX sums the gradient of each operand over the added axes.
     """
     axes = varying_axes(jax.tree.leaves((operands, quantizer_set)))
     return [operand if operand is None else vary_over(operand, axes) for operand in operands]
@@ -36,8 +36,8 @@ def vary_with(quantizer_set: QuantizerSet, *operands: jax.Array | None) -> list[
 def kept_for_backward(
     tensor: AbstractBaseTensor, usage: TensorUsage, quantizer: object
 ) -> AbstractBaseTensor | _Bits | _Missing:
-    """Returns the direction that the backward pass reads, if it is present: inference may have
-    none. read_kept() returns the tensor again.
+    """Returns the direction that the backward pass reads, or a _Missing; read_kept() returns the
+    tensor.
     """
     try:
         found = tensor.get_tensor(usage)
@@ -60,9 +60,9 @@ def _bits_of(x: jax.Array) -> jax.Array:
 class _Bits:
     """Holds a quantized tensor whose floats are kept as integers of the same bits.
 
-    dtypes: those of the floats and integers before. jax.checkpoint puts reduce_precision on floats
-    that its policy saves and the forward pass reads too. XLA rounds E4M3 there as an IEEE type of
-    4 exponent bits, whose largest codes are infinity and NaN, and whose smallest it flushes to 0.
+    dtypes: of the leaves before the conversion. jax.checkpoint applies reduce_precision to floats
+    that its policy saves and the forward pass reads. For E4M3 XLA rounds to an IEEE type of 4
+    exponent bits: the largest codes become infinity and NaN, and the smallest become 0.
     """
 
     tensor: ScaledTensor
@@ -88,7 +88,7 @@ def read_kept(verb: str, *kept: object) -> list[Any]:
 
 
 def states_of(quantizer_set: QuantizerSet) -> object:
-    """Returns the gradient of a set: its state after the step, where it has one."""
+    """Returns the gradient of a set: the state after the step, and zeros for other leaves."""
     return jax.tree.map(
         lambda zero, state: state if zero.dtype == state.dtype else zero,
         zero_cotangents(quantizer_set),

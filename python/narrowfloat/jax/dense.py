@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose three products are of quantized tensors."""
+"""A linear layer with three products of quantized tensors."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def dense(
     *,
     quantizer_set: QuantizerSet = noop_quantizer_set,
 ) -> jax.Array:
-    """Returns x times kernel plus bias; under differentiation dgrad and wgrad are quantized
-    products too.
+    """Returns x times kernel plus bias; in differentiation dgrad and wgrad are quantized products
+    too.
 
-    Shapes: the contracted dimensions are the last ones of x and the first ones of kernel, in
-    order; bias has the others of kernel. The result has the dtype of x.
-    quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
-    after the step, to be put in the place of the old one: that is how delayed scales move on.
+    Shapes: the contracted dimensions are the last ones of x and the first ones of kernel, in order;
+    bias has the other dimensions of kernel. The result has the dtype of x.
+    quantizer_set: quantizers of x, kernel and the incoming gradient. Its gradient is the set after
+    the step. Replace the old set by it, so that delayed scales are updated.
     Errors: as quantize(); TypeError unless contracting_dims are two sequences of ints, and for
-    another quantizer_set; ValueError if other dimensions are contracted, or some of unequal sizes,
-    bias has another shape, or blocks are wanted and a direction is not quantized.
+    another quantizer_set; ValueError for other contracted dimensions, unequal sizes, another shape
+    of bias, or a direction that block scaling needs and that is not quantized.
     """
     check_kind("dense", "quantizer_set", quantizer_set, QuantizerSet)
     of_x, of_kernel = split_dims("dense", contracting_dims)

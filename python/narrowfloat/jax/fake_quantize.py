@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized values with gradients that pass straight through."""
+"""Quantized values with straight-through gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from narrowfloat.jax.quantize.scaling_modes import normalize_axis
 
 
 def zero_cotangents(tree: object) -> object:
-    """Returns the cotangents of arguments without gradients; those of integers are float0."""
+    """Returns zero cotangents for arguments without gradients; for integers of type float0."""
 
     def zero(leaf: jax.Array) -> jax.Array | np.ndarray:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -33,7 +33,7 @@ def zero_cotangents(tree: object) -> object:
 
 @register_whole
 class FakeQuantizePrimitive(BasePrimitive):
-    """nf_fake_quantize_ffi: the values of x under a spec."""
+    """nf_fake_quantize_ffi: the quantized and dequantized values of x under a spec."""
 
     name = "nf_fake_quantize_ffi"
     static_args = ("spec", "flatten_axis")
@@ -91,24 +91,24 @@ _by_spec.defvjp(
 def fake_quantize(
     x: jax.Array, quantizer: Quantizer | str | None, flatten_axis: int = -1
 ) -> jax.Array:
-    """Returns what `x` becomes when quantized and dequantized again, in its dtype and layout.
+    """Returns the values of `x` after quantizing and dequantizing, in its dtype and layout.
 
-    quantizer: rowwise, unless it is colwise alone; its state is updated, as quantize() does it. Or
-               the text form of any spec, "fp8_block1x128_e4m3" or "nvfp4:rht=1,...", as narrowfloat
-               has it on NumPy: x is then not sharded on its way. Or None, which is the quantizer
-               of ScalingMode.NO_SCALING: x is returned.
-    The gradient passes straight through. Errors: as Quantizer.quantize; TypeError if x is not an
-    array, or for another quantizer; ValueError for an unknown scheme; other errors of a spec, and
-    those of the shape of x under it, come when the call runs.
+    quantizer: used rowwise, unless it is colwise only; its state is updated. Or the text form of
+               any spec, "fp8_block1x128_e4m3" or "nvfp4:rht=1,...", as narrowfloat has it on NumPy:
+               x is then gathered on one device. Or None, the quantizer of ScalingMode.NO_SCALING: x
+               is returned. The gradient passes straight through. Errors: as Quantizer.quantize;
+               TypeError if x is not an array, or for another quantizer; ValueError for an unknown
+               scheme. Other errors of a spec are raised at run time.
     """
     check_array("fake_quantize", "x", x)
     if quantizer is None:
         return x
     if isinstance(quantizer, str):
-        _core.block_of(quantizer.partition(":")[0])  # finds the scheme
+        _core.block_of(quantizer.partition(":")[0])  # raises for an unknown scheme
         return _by_spec(x, quantizer, flatten_axis)
     check_kind("fake_quantize", "quantizer", quantizer, Quantizer, ", a spec's text or None")
-    # custom_vjp passes a NumPy array on in a class of its own. The type varies as the values do.
+    # custom_vjp wraps a NumPy array in its own class. The type varies over the same axes as the
+    # values.
     x = vary_over(jnp.asarray(x), varying_axes(jax.tree.leaves(quantizer)))
     values, updated = _straight_through(x, quantizer, flatten_axis)
     vars(quantizer).update(vars(updated))

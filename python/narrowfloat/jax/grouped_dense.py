@@ -44,9 +44,9 @@ def grouped_dense(
     """Multiplies each group's rows of x by the group's kernel, and adds its bias.
 
     Shapes: x (M, K), kernel (G, K, N), bias (G, N), group_sizes int32 (G,), which add up to M and
-    may be 0; the result is (M, N), of preferred_element_type or the type of x.
-    Under differentiation the products of the gradients are quantized too; as dense() otherwise,
-    with grouped quantizers. precision: sums are float32 in any case.
+    may be 0; the result is (M, N), of preferred_element_type or the type of x. In differentiation
+    the products of the gradients are quantized too. Else as dense(), with grouped quantizers.
+    precision: sums are float32 in any case.
     Errors: TypeError if group_sizes is not an array, contracting_dims are not two sequences of
     ints, or for another quantizer_set; ValueError for other contracted dimensions;
     NotImplementedError for group_offset or kernel_fsdp_info; JaxRuntimeError for sizes that are

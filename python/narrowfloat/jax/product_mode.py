@@ -34,11 +34,11 @@ class product_mode:
     """Sets the mode of products, for the process or, as a context, for this thread until its end.
 
     "reproducible" gives the same bytes on every machine and at every number of threads. "fast"
-    expands the codes to bfloat16 where that loses nothing, and lets XLA multiply with sums in
-    float32; other products, and those of groups, stay as they are. A function that was traced in
-    one mode is traced again in the other. Constructing the object sets the mode of the process
-    until `with` enters it, so that a trace in another thread at that moment sees the mode. The
-    first mode is that of the environment's NF_PRODUCT, else "reproducible".
+    expands codes to bfloat16 if that is exact, and XLA multiplies with float32 sums; other products
+    and products of groups do not change. A function that was traced in one mode is traced again in
+    the other. Constructing the object sets the mode of the process until `with` enters it, and a
+    trace in another thread at that moment uses it. The initial mode is the value of NF_PRODUCT,
+    else "reproducible".
     Errors: ValueError for another mode.
     """
 
@@ -65,5 +65,5 @@ def get_product_mode() -> str:
 
 
 def mode_of_this_thread(mode: str) -> AbstractContextManager:
-    """Returns a context in which this thread has the mode; that of the process stays as it is."""
+    """Returns a context that sets the mode of this thread, and not of the process."""
     return _mode(mode)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of mesh axes, for programs that place their arrays by name.
+"""Names of mesh axes, for programs that place arrays by name.
 
-Quantizing reads the devices from the array itself and needs none of this.
+Quantizing does not use them: it reads the devices from the array.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _resource: ContextVar[MeshResource | None] = ContextVar("narrowfloat_jax_mesh", 
 def global_mesh_resource() -> MeshResource:
     """Returns the MeshResource of the enclosing global_shard_guard.
 
-    Errors: RuntimeError outside of any.
+    Errors: RuntimeError outside of one.
     """
     found = _resource.get()
     if found is None:
@@ -60,12 +60,12 @@ def global_shard_guard(resource: MeshResource) -> Iterator[None]:
 def with_sharding_constraint_by_logical_axes(
     x: jax.Array, logical_axis_names: Sequence[str | None] | None
 ) -> jax.Array:
-    """Returns `x`, asked to lie as the names of its dimensions say.
+    """Returns `x` with a sharding constraint given by the names of its dimensions.
 
-    A name is resolved by Flax's logical axis rules where a program uses Flax, and else stands for
-    the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
-    or that the axis does not divide, may be anywhere, or as before on a mesh of explicit axes. No
-    names or no mesh: nothing is asked.
+    Flax's logical axis rules resolve a name if the program imports Flax; else it is the name of a
+    mesh axis. There is no constraint on a dimension without a name, with a name of no mesh axis, or
+    with a size that the axis does not divide; on a mesh of explicit axes it keeps its sharding.
+    Without names or a mesh, returns `x`.
     Errors: ValueError unless there is one name, or None, per dimension.
     """
     mesh = jax.sharding.get_abstract_mesh()

@@ -12,7 +12,7 @@ from narrowfloat.jax.primitives.amax import (
 
 
 class AmaxScope(Enum):
-    """Over which devices an amax is taken. Here always over all that hold a part of the tensor."""
+    """The devices of an amax. Here always all devices that hold a part of the tensor."""
 
     LOCAL = 1
     TPSP = 2

@@ -54,21 +54,21 @@ def gemm(
     dtype: DTypeLike | None = None,
     out_sharding: NamedSharding | None = None,
 ) -> jax.Array:
-    """Multiplies lhs and rhs over the contracted dimensions, which stand at one end of each.
+    """Multiplies lhs and rhs over the contracted dimensions, the first or the last ones of each.
 
-    Two quantized tensors of one family are multiplied by their codes, with the bytes of
-    narrowfloat.qgemm on any number of devices, or as product_mode has it; else XLA multiplies
-    values, with float32 sums.
-    contracting_dims: of the tensors as they were before they were quantized. Of a tensor with two
-    directions the one is read whose blocks run along the contraction.
-    lhs_quantizer, rhs_quantizer: of operands that are arrays yet.
-    fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
-    dimensions, or broadcasts to it.
-    dtype: of the result, that of lhs if None; sums are float32.
-    out_sharding: of the result on a mesh of explicit axes, where XLA multiplies values, as
-    jax.lax.dot_general has it.
+    Multiplies the codes of two quantized tensors of one family, with the bytes of narrowfloat.qgemm
+    on any number of devices, or in the mode of product_mode. Else XLA multiplies values, with
+    float32 sums.
+    contracting_dims: dimensions of the tensors before they were quantized. If a tensor has two
+    directions, the one with blocks along the contraction is read.
+    lhs_quantizer, rhs_quantizer: quantize operands that are plain arrays.
+    fuse_bias: whether bias, if given, is added. bias has the shape of the other dimensions of rhs,
+    or one that broadcasts to it.
+    dtype: of the result; None is the dtype of lhs. Sums are float32.
+    out_sharding: of the result on a mesh of explicit axes, if XLA multiplies values, as in
+    jax.lax.dot_general.
     Errors: TypeError unless contracting_dims are two sequences of ints, and for another quantizer;
-    ValueError if a direction that is read is not there, or contracting_dims, the sizes of these
+    ValueError if a required direction is absent, or if contracting_dims, the sizes of these
     dimensions or the shape of bias do not fit.
     """
     for name, own in (("lhs_quantizer", lhs_quantizer), ("rhs_quantizer", rhs_quantizer)):
@@ -95,7 +95,7 @@ def gemm(
 
 
 def _sizes(operand: NoScaleTensor | ScaledTensor1x, dims: Sequence[int]) -> tuple[int, ...]:
-    """Returns the sizes of dimensions of the input, as it was before it was quantized."""
+    """Returns the sizes of dimensions of the tensor before it was quantized."""
     if isinstance(operand, ScaledTensor1x):
         dims = [_place(operand, dim) for dim in dims]
     return tuple(operand.data.shape[dim] for dim in dims)
@@ -118,7 +118,7 @@ def _multiply_values(
     bias: jax.Array | None,
     out_sharding: NamedSharding | None,
 ) -> jax.Array:
-    # The transforms of two operands cancel along the contraction.
+    # The Hadamard transforms of two operands cancel along the contraction.
     cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
     product = jax.lax.dot_general(
         _values(left, keep_rht=cancel),
@@ -133,17 +133,17 @@ def _multiply_values(
 def multiply_factors(
     left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype, mode: str
 ) -> jax.Array:
-    """Multiplies two operands in the layout of their codes, in a mode of products.
+    """Multiplies the codes of two operands in one of the product modes.
 
-    The result is of `dtype`, or of float32 where codes are not rounded to it or columns stand on
-    the left of rows. Its dimensions are those of left that are kept and those of right, to which
-    bias broadcasts.
+    Returns `dtype`, or float32 if products are not rounded to `dtype` or columnwise codes are on
+    the left of rowwise codes. The result has the kept dimensions of left, then of right; bias
+    broadcasts to the latter.
     """
     if dtype.name not in _ROUNDED_TO:
         dtype = jnp.dtype(jnp.float32)
     if is_columnwise(left.side.spec) and not is_columnwise(right.side.spec):
-        # The core reads columns on the left with columns on the right only. Scales there are powers
-        # of two, so that the order of the factors changes no bit.
+        # The core multiplies columnwise codes on the left only by columnwise codes. Such scales are
+        # powers of two, so that exchanging the operands changes no bit.
         turned = multiply_codes(right, left, None, jnp.float32 if bias is not None else dtype)
         kept = right.side.axis
         product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
@@ -161,7 +161,7 @@ def _factors(
     right: NoScaleTensor | ScaledTensor1x,
     dims: Sequence[Dims],
 ) -> tuple[Factor, Factor] | None:
-    """Returns the operands as their codes are multiplied; None where only values can be."""
+    """Returns the operands of a product of codes; None if only values can be multiplied."""
     if isinstance(left, NoScaleTensor) or isinstance(right, NoScaleTensor):
         return None
     if not _are_of_one_family(left, right) or left.has_rht_applied != right.has_rht_applied:
@@ -186,13 +186,13 @@ def _are_of_one_family(left: ScaledTensor1x, right: ScaledTensor1x) -> bool:
 
 
 def _place(operand: ScaledTensor1x, dim: int) -> int:
-    """Returns the place in the data of a dimension of the input that was quantized."""
+    """Returns the position, in the codes, of a dimension of the tensor before it was quantized."""
     shift = operand.flatten_axis if operand.data_layout == "T" else 0
     return (dim + shift) % operand.ndim
 
 
 def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
-    """Returns the operand in its codes' layout; None where blocks do not extend along `dims`."""
+    """Returns the operand of a product of codes; None if blocks do not extend along `dims`."""
     data, spec = operand.data, spec_of_data(operand)
     summed = tuple(_place(operand, dim) for dim in dims)
     if operand.scaling_mode.is_block_scaling:
@@ -209,7 +209,7 @@ def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
 
 
 def _with_sums_last(operand: ScaledTensor1x, spec: str, dims: Dims) -> Factor:
-    """Returns an operand of one scale, whose codes are moved so that `dims` are the last ones."""
+    """Returns an operand with one scale, and moves its codes so that `dims` are the last ones."""
     summed = [_place(operand, dim) for dim in dims]
     kept = [_place(operand, dim) for dim in range(operand.ndim) if dim not in dims]
     data, order = operand.data, (*kept, *summed)
@@ -239,7 +239,7 @@ def _pick(
 
 
 def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Array:
-    """Returns float32 values, in the layout of what was quantized."""
+    """Returns float32 values in the layout of the tensor before it was quantized."""
     if isinstance(operand, NoScaleTensor):
         return operand.data.astype(jnp.float32)
     values = dequantize_tensor(operand, jnp.float32, keep_rht)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product for each group of rows, with the bytes of narrowfloat.grouped_qgemm."""
+"""Multiplies each group of rows, with the bytes of narrowfloat.grouped_qgemm."""
 
 from __future__ import annotations
 
@@ -47,17 +47,16 @@ def grouped_gemm(
 ) -> jax.Array:
     """Multiplies each group's rows of lhs by the group's matrix of rhs.
 
-    lhs (M, K) has groups of rows, one after another, and rhs (G, K, N) a matrix for each, which is
-    contracted over K or N: the result is (M, N), or (M, K). Where rhs has groups of rows too and
-    both are contracted over them, the result is (G, K, N). More dimensions may stand before the
-    last one.
+    lhs (M, K) has groups of adjacent rows, and rhs (G, K, N) one matrix per group. Contracting over
+    K or N gives (M, N) or (M, K). If rhs has groups of rows too, contracting both over the rows
+    gives (G, K, N). More dimensions may precede the last one.
     bias: (G, N), added to the rows of each group. preferred_element_type: of the result; None is
-    the type of lhs. quantizer_set: its x and kernel quantize operands that are plain yet.
+    the type of lhs. quantizer_set: x and kernel quantize plain operands.
     precision: sums are float32 in any case. group_offset: must be None.
     Errors: TypeError unless contracting_dims are two sequences of ints, and for another
-    quantizer_set; ValueError for other contracted dimensions, or some of unequal sizes, or if one
-    operand is quantized and the other is plain; NotImplementedError for a group_offset;
-    JaxRuntimeError if sizes do not add up.
+    quantizer_set; ValueError for other contracted dimensions or unequal sizes, or if only one
+    operand is quantized; NotImplementedError for a group_offset; JaxRuntimeError if sizes do not
+    add up.
     """
     if group_offset is not None:
         raise NotImplementedError("grouped_gemm: group_offset is not supported")
@@ -103,19 +102,19 @@ def grouped_gemm(
 class Part(NamedTuple):
     """An operand as matrices of rows and columns, one for each group.
 
-    by_columns: it is summed along the rows. rows: None where they are the group's.
+    by_columns: sums run over the rows. rows: None if each group has a number of its own.
     """
 
     by_columns: bool
     rows: int | None
     cols: int
-    rows_per_slice: int = 1  # of axis 0, which sizes of groups count
-    sums: int = 0  # items of a contraction, of all groups together
+    rows_per_slice: int = 1  # rows per index of axis 0; sizes of groups count indices
+    sums: int = 0  # length of the contraction, over all groups together
     kept: tuple[int, ...] = ()  # dimensions of the result
 
     @staticmethod
     def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> Part:
-        """Raises ValueError unless all rows or the columns are contracted."""
+        """Returns the Part of a tensor. Errors: ValueError for other contracted dimensions."""
         shape, is_ragged = _shape_of(tensor), tensor.first_dims is not None
         wanted = tuple(dim % len(shape) for dim in dims)
         by_rows, by_columns = (len(shape) - 1,), tuple(range(0 if is_ragged else 1, len(shape) - 1))
@@ -133,16 +132,16 @@ class Part(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns as the handler takes them."""
+        """Rows and columns as the handler's attributes; -1 rows is the size of the group."""
         return (-1 if self.rows is None else self.rows), self.cols
 
 
 def _shape_of(tensor: GroupedTensor) -> tuple[int, ...]:
-    """Returns the shape of what was quantized, where that of the codes is turned."""
+    """Returns the shape before quantizing; codes in layout T have the dimensions exchanged."""
     shape = tensor.original_shape
     if isinstance(tensor, GroupedNoScaleTensor) or tensor.data_layout == "N":
         return shape
-    slices = int(tensor.first_dims is None)  # which stay in front
+    slices = int(tensor.first_dims is None)  # leading dimensions that stay in place
     return (*shape[:slices], *shape[tensor.flatten_axis :], *shape[slices : tensor.flatten_axis])
 
 
@@ -168,7 +167,7 @@ def _quantized(
 def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> jax.Array:
     """Returns the rows of each group.
 
-    Errors: ValueError if the operands' groups do not go together.
+    Errors: ValueError if the groups of the operands do not correspond.
     """
     both = rhs.first_dims is not None
     if lhs.first_dims is None or left.by_columns != both or (both and not right.by_columns):
@@ -189,10 +188,10 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
 
 
 def _checked(sizes: jax.Array, rows: int) -> jax.Array:
-    """Returns `sizes`, checked when the program runs, as sizes of quantized groups are.
+    """Returns `sizes` after a check at run time, the same check as for quantized groups.
 
-    XLA's products take any sizes without an error. The handler of amaxes checks them; the result
-    depends on the amaxes, because XLA removes a call whose result nothing reads.
+    XLA's products accept any sizes without an error. The handler of amaxes checks them. The result
+    depends on the amaxes, because XLA removes a call whose result is not used.
     Errors: JaxRuntimeError for a negative size, or if the sum is not `rows`.
     """
     amaxes = grouped_amax(jnp.zeros((rows, 1), jnp.float32), sizes)
@@ -200,7 +199,7 @@ def _checked(sizes: jax.Array, rows: int) -> jax.Array:
 
 
 def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFactor:
-    """Raises ValueError if codes are there in the other direction only."""
+    """Returns the operand of the handler. Errors: ValueError if its direction is the other one."""
     check_static("grouped_gemm", tensor.original_shape)
     needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
     if tensor.is_colwise != needs_columns:
@@ -210,7 +209,7 @@ def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFacto
         )
     scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
     side = Side(spec_text(scheme, part.by_columns, tensor.pre_swizzled), 1)
-    if part.by_columns and not needs_columns:  # one scale: rows are turned where they are read
+    if part.by_columns and not needs_columns:  # one scale: the handler transposes the rows
         side = Side(spec_text(scheme, is_columnwise=True), 1, is_turned=True)
     return GroupedFactor(tensor.data, tensor.scale_inv, tensor.amax, side, part.matrix)
 

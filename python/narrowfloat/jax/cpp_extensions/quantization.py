@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizing and back, under the names of TransformerEngine's JAX package."""
+"""Quantizes and dequantizes, under the names of TransformerEngine's JAX package."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def quantize(
 ) -> ScaledTensor | NoScaleTensor:
     """Returns `x` quantized and updates the quantizer's state; returns `x` without a quantizer.
 
-    Shapes: rank 2 and more, split into rows and columns at flatten_axis. An amax is that of the
-    whole array, whatever devices it is on, so amax_scope and transpose_batch_sequence change
-    nothing; inside shard_map it is that of the part.
+    Shapes: rank 2 and more, split into rows and columns at flatten_axis. The amax covers the whole
+    array on all devices, so amax_scope and transpose_batch_sequence change nothing; inside
+    shard_map it covers the part.
     Errors: TypeError for an input that is not float32, float16 or bfloat16, or a quantizer that is
-    not one of a tensor; ValueError if blocks do not fill a dimension; JaxRuntimeError for what
-    shows when it runs.
+    not for one tensor; ValueError if blocks do not fill a dimension; JaxRuntimeError for errors
+    that are found at run time.
     Source: TransformerEngine's transformer_engine.jax.cpp_extensions.quantization.
     """
     return quantize_dbias(x, quantizer, False, flatten_axis)[0]
@@ -64,8 +64,7 @@ def quantize_dbias(
     amax_scope: AmaxScope = AmaxScope.LOCAL,
     transpose_batch_sequence: bool = False,
 ) -> tuple[ScaledTensor | NoScaleTensor, jax.Array | None]:
-    """Returns quantize(), and the sums of the columns: float32 sums, rounded once to the dtype of
-    dz.
+    """Returns quantize() and the sums of the columns, in float32, rounded once to the dtype of dz.
 
     Shapes: the sums have the dimensions from flatten_axis on; None unless is_dbias. Errors: as
     quantize().
@@ -80,7 +79,7 @@ def quantize_dbias(
 def _jax_dbias(
     dx: jax.Array | NoScaleTensor, dtype: DTypeLike | None = None, flatten_axis: int = -1
 ) -> jax.Array:
-    """Returns the float32 sums of the columns in `dtype`, that of dx if None."""
+    """Returns the float32 sums of the columns in `dtype`; None is the dtype of dx."""
     data = dx.data if isinstance(dx, NoScaleTensor) else dx
     over = tuple(range(normalize_axis(flatten_axis, data.ndim)))
     return jnp.sum(data, over, jnp.float32).astype(data.dtype if dtype is None else dtype)
@@ -92,7 +91,7 @@ def _jax_quantize(
     dq_dtype: DTypeLike | None = None,
     flatten_axis: int = -1,
 ) -> ScaledTensor | NoScaleTensor:
-    """Returns quantize(), whose values are of `dq_dtype`; of the type of x if that is None."""
+    """Returns quantize() with values of type `dq_dtype`; None is the type of x."""
     if quantizer is None:
         return x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
     return quantizer.quantize(x, dq_dtype=dq_dtype, flatten_axis=flatten_axis)
@@ -113,12 +112,12 @@ def _jax_quantize_dbias(
 
 
 def dequantize(x: AbstractBaseTensor) -> jax.Array | list:
-    """Returns the values of a tensor, laid out as its data; of groups, a list."""
+    """Returns the values of a tensor in the layout of its data; a list for groups."""
     return x.dequantize()
 
 
 def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array) -> jax.Array:
-    """Returns float32 (G,): what each group is multiplied by; ones for scales of blocks."""
+    """Returns float32 (G,): the scale of each group; ones for block scaling."""
     ones = jnp.ones(sizes.shape, jnp.float32)
     if quantizer.scaling_mode.is_block_scaling:
         return ones
@@ -129,8 +128,8 @@ def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array)
 
 
 def _at_own_index(packed: jax.Array, scales: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns the entries of the groups that have rows, each at its group's place; 1 / scale
-    elsewhere.
+    """Returns the packed entries of non-empty groups at their index, and 1 / scale for empty
+    groups.
     """
     place = jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)
     return jnp.where(sizes > 0, packed[place], 1 / scales)
@@ -142,11 +141,11 @@ def grouped_quantize(
     group_sizes: jax.Array | None = None,
     flatten_axis: int = -1,
 ) -> ScaledTensor | GroupedNoScaleTensor:
-    """Quantizes each group of slices of axis 0 as if it were alone.
+    """Quantizes each group of slices of axis 0 as a tensor of its own.
 
-    Shapes: group_sizes is int32 (G,) and adds up to the first dimension, 0 allowed; None: each
-    slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
-    own index. Every group's quantizer is updated with the group's amax.
+    Shapes: group_sizes is int32 (G,), may contain 0, and adds up to the first dimension; None: each
+    slice is a group. Data and scales of the result are flat. A scale of a whole group is at the
+    group's index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
     is not an array of float32, float16 or bfloat16, group_sizes that are not an array of int32, or
@@ -215,8 +214,8 @@ def grouped_quantize(
 
 
 def grouped_dbias(grad: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Returns the sum of each group's rows: grad is (M, N), the result (G, N) in its dtype; sums
-    are float32.
+    """Returns the float32 sums of each group's rows: grad is (M, N), the result (G, N) in its
+    dtype.
     """
     groups = jnp.repeat(
         jnp.arange(group_sizes.size), group_sizes, total_repeat_length=grad.shape[0]

@@ -43,8 +43,8 @@ ONE = ShapedArray((1,), np.dtype(np.float32))
 
 
 def largest_over(amax: jax.Array, names: Axes) -> jax.Array:
-    """Returns the largest of all devices' amaxes: gathered and measured by the handler, which
-    neither flushes subnormals to zero nor keeps a NaN.
+    """Returns the largest amax of all devices, by the handler on gathered amaxes: it neither
+    flushes subnormals to zero nor keeps a NaN.
     """
     if not names:
         return amax
@@ -53,13 +53,13 @@ def largest_over(amax: jax.Array, names: Axes) -> jax.Array:
 
 
 def largest_for(state: Sequence[jax.Array], amax: jax.Array) -> jax.Array:
-    """Returns the largest amax of the devices of shard_map that share `state`: over the manual axes
-    that `amax` varies over and `state` does not.
+    """Returns the largest amax of the devices of shard_map that share `state`: the devices along
+    the manual axes that `amax` varies over and `state` does not.
     """
     names = tuple(sorted(varying_axes([amax]) - varying_axes(state)))
     if not names:
         return amax
-    # Bits of magnitudes have the order of the magnitudes, and XLA flushes none of them.
+    # The bits of magnitudes have the same order as the magnitudes, and XLA flushes no integer.
     bits = jax.lax.bitcast_convert_type(amax, jnp.int32)
     return jax.lax.bitcast_convert_type(jax.lax.pmax(bits, names), jnp.float32)
 
@@ -69,7 +69,7 @@ class _OfInput(BasePrimitive):
 
     @staticmethod
     def multiples(shape: Sequence[int], **static: Any) -> list[int]:
-        """Returns what a device's part of each dimension is a multiple of."""
+        """Returns the number that a device's part of each dimension must be a multiple of."""
         return [1] * len(shape)
 
     @classmethod
@@ -115,7 +115,7 @@ class AmaxCalculationPrimitive(_OfInput):
 
 @register_primitive
 class RHTAmaxCalculationPrimitive(_OfInput):
-    """The amax of an array, 0 if that is not asked for, and that of its transformed columns."""
+    """The amax of an array (0 unless requested), and the amax of its transformed columns."""
 
     name = "te_rht_amax_ffi"
     static_args = ("rht_matrix_random_sign_mask_t", "produce_regular_amax", "flatten_axis")
@@ -134,8 +134,8 @@ class RHTAmaxCalculationPrimitive(_OfInput):
 
 
 def calculate_amax(x: jax.Array) -> jax.Array:
-    """Returns float32 (1,): the largest magnitude of `x`, over all devices; NaN ignored, 0 if
-    empty. Errors: TypeError for an input that is not float32, float16 or bfloat16.
+    """Returns float32 (1,): the amax of `x` over all devices; 0 if it is empty. Errors: TypeError
+    for an input that is not float32, float16 or bfloat16.
     """
     return AmaxCalculationPrimitive.outer_primitive.bind(x)[0]
 
@@ -143,11 +143,11 @@ def calculate_amax(x: jax.Array) -> jax.Array:
 def calculate_post_rht_amax(
     x: jax.Array, flatten_axis: int, produce_regular_amax: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the amax of `x` (0 if not asked for) and that of its columns, transformed; float32
-    (1,).
+    """Returns the amax of `x` (0 unless produce_regular_amax) and the amax of its transformed
+    columns.
 
-    Errors: TypeError as calculate_amax(); ValueError if rows do not come in groups of the
-    transform.
+    Shapes: float32 (1,). Errors: TypeError as calculate_amax(); ValueError if the number of rows is
+    not a multiple of the transform's size.
     """
     axis = flatten_axis + x.ndim if flatten_axis < 0 else flatten_axis
     check_static("rht", x.shape)
@@ -197,7 +197,7 @@ class UpdateDelayedScalePrimitive(BasePrimitive):
 
 
 def grouped_amax(x: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Returns float32 (G,): the amax of each group of slices of axis 0; 0 for an empty one."""
+    """Returns float32 (G,): the amax of each group of slices of axis 0; 0 for an empty group."""
     return GroupedAmaxPrimitive.outer_primitive.bind(x, group_sizes)[0]
 
 
@@ -209,8 +209,8 @@ def largest_code(q_dtype: DTypeLike) -> np.float32:
 def scale_from_amax(
     amax: jax.Array, q_dtype: DTypeLike, margin: float, scale: jax.Array
 ) -> jax.Array:
-    """Returns what maps amax to the largest code over 2^margin; `scale` where amax is not above 0
-    or not finite; at most the largest float. Shapes: all alike, float32.
+    """Returns the scale that maps amax to the largest code over 2^margin; at most the largest
+    float. Returns `scale` where amax is not above 0 or not finite. Shapes: all alike, float32.
     """
     amax, scale = vary_alike([amax, scale])
     call = jax.ffi.ffi_call(
@@ -229,9 +229,7 @@ def update_delayed_scale(
     margin: float,
     algo: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the history with `amax` at its end and the oldest dropped, and the scale that
-    follows.
-    """
+    """Returns the history without its oldest amax, with `amax` at its end, and the next scale."""
     history, scale = UpdateDelayedScalePrimitive.outer_primitive.bind(
         history,
         scale,

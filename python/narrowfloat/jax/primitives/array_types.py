@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of arrays: dtypes that handlers take, manual axes of shard_map, placements on a mesh.
 
-Inside shard_map a type names the manual axes that an array varies over, by which JAX checks that a
-result is the same on all devices where a program says so. On a mesh of explicit axes it names the
-placement of each dimension.
+Inside shard_map a type names the manual axes that an array varies over. JAX uses them to check that
+a result is the same on all devices, where a program declares this. On a mesh of explicit axes it
+names the placement of each dimension.
 """
 
 from __future__ import annotations
@@ -21,39 +21,37 @@ from narrowfloat.jax.quantize.scaling_modes import Shape
 
 
 def axes_of_type(aval: ShapedArray) -> frozenset[str]:
-    """Returns the axes that values of a type vary over; none outside of shard_map, or where it
-    does not check.
+    """Returns the axes that values of a type vary over; none outside of shard_map, or without its
+    checks.
     """
-    manual = getattr(aval, "manual_axis_type", None)  # before JAX 0.10 the type has `vma` itself
+    manual = getattr(aval, "manual_axis_type", None)  # before JAX 0.10 `vma` is a field of the type
     return getattr(aval, "vma", frozenset()) if manual is None else manual.varying
 
 
 def varying_axes(values: Iterable[jax.Array]) -> frozenset[str]:
-    """Returns the axes that any of `values` varies over; arrays that are not traced have none."""
+    """Returns the axes that any of `values` varies over; none for arrays that are not traced."""
     traced = (value for value in values if isinstance(value, jax.core.Tracer))
     return frozenset().union(*(axes_of_type(jax.typeof(value)) for value in traced))
 
 
 def vary_over(value: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """Returns `value` with a type that varies over `axes` too; its cotangent is summed over
-    them.
-    """
+    """Returns `value` typed as varying over `axes` too; JAX sums its cotangent over them."""
     missing = axes - varying_axes([value])
     return jax.lax.pcast(value, tuple(sorted(missing)), to="varying") if missing else value
 
 
 def vary_alike(values: Sequence[jax.Array]) -> list[jax.Array]:
-    """Returns `values` with types that vary over the same axes, as the operands of JAX's own
-    primitives do.
+    """Returns `values` typed as varying over the same axes, as JAX types operands of its
+    primitives.
     """
     axes = varying_axes(values)
     return [vary_over(value, axes) for value in values] if axes else list(values)
 
 
 def result_type(shape: Shape, dtype: DTypeLike, operands: Sequence[ShapedArray]) -> ShapedArray:
-    """Returns the type of a result that varies over the axes that an operand varies over.
+    """Returns the type of a result that varies over the same axes as the operands.
 
-    operands: their types.
+    operands: the types of the operands, which vary over the same axes.
     """
     widest = max(operands, key=lambda operand: len(axes_of_type(operand)), default=None)
     if widest is None or not axes_of_type(widest):
@@ -77,7 +75,7 @@ def check_sizes(verb: str, group_sizes: jax.Array | ShapedArray) -> None:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Placement:
-    """The placement of an array that a backward pass returns the cotangent of."""
+    """The sharding of an array, for the cotangent that a backward pass returns."""
 
     sharding: NamedSharding
 
@@ -86,7 +84,7 @@ class Placement:
         return Placement(jax.typeof(x).sharding)
 
     def place(self, cotangent: jax.Array) -> jax.Array:
-        """Returns `cotangent` where the array lies, as JAX expects it where axes are explicit."""
+        """Returns `cotangent` with the sharding of the array, which JAX needs for explicit axes."""
         found, wanted = jax.typeof(cotangent).sharding, self.explicit
         if found == wanted or wanted is None:
             return cotangent
@@ -98,6 +96,6 @@ class Placement:
 
     @property
     def explicit(self) -> NamedSharding | None:
-        """The sharding where axes are explicit, None elsewhere."""
+        """The sharding if the mesh has explicit axes, else None."""
         is_explicit = jax.sharding.AxisType.Explicit in self.sharding.mesh.axis_types
         return self.sharding if is_explicit else None

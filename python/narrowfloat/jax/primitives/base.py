@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a JAX primitive of a handler.
+"""Makes JAX primitives of a handler.
 
-Two primitives stand for each. The inner one is the call of the handler itself, with its padding
-and workspaces. The outer one is what users bind: it has a batching rule, is partitioned over
-devices, and its body binds the inner one and cuts the padding off.
+Each handler has two primitives. The inner primitive is the call of the handler, with its padding
+and workspaces. Users bind the outer primitive: it has a batching rule, is partitioned over devices,
+and its body binds the inner primitive and removes the padding.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Arrays = Sequence[jax.Array]
 
 
 class BasePrimitive:
-    """A handler's rules; subclasses fill them in and are registered by register_primitive().
+    """The rules of a handler; subclasses define them, register_primitive() registers them.
 
-    name: the primitive's name. target: the handler's, if it differs.
+    name: the primitive's name. target: the handler's name, if it differs.
     static_args: names of the static parameters, in order.
-    aliases: operands whose memory becomes a result's.
-    makes_codes: whether results are codes, which jax.checkpoint computes again in place of saving.
+    aliases: for an operand's index, the index of the result that reuses its memory.
+    makes_codes: whether results are codes, which jax.checkpoint computes again instead of saving.
     """
 
     name: ClassVar[str]
@@ -56,12 +56,12 @@ class BasePrimitive:
 
     @classmethod
     def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
-        """Returns the shapes and dtypes of what impl() returns."""
+        """Returns the shapes and dtypes of the results of impl()."""
         return cls.abstract(*operands, **static)
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
-        """Returns the handler's attributes, each of the one Python type that it arrives by."""
+        """Returns the handler's attributes, each of the one Python type that the handler reads."""
         return static
 
     @classmethod
@@ -79,7 +79,7 @@ class BasePrimitive:
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
         """Returns the function for each device, and the placement of operands and results.
 
-        Here every device has all.
+        This default replicates all arrays on every device.
         """
         body = functools.partial(cls.impl, **static)
         return body, [PartitionSpec()] * len(operands), [PartitionSpec()] * len(results)
@@ -92,7 +92,7 @@ class BasePrimitive:
         operands: Sequence[tuple],
         results: Sequence[tuple],
     ) -> SdyShardingRule:
-        """Returns which dimensions correspond to each other, by shapes; here, none do."""
+        """Returns which dimensions of operands and results correspond; by default, none."""
         names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
         take = [ArrayMapping(*(next(names) for _ in shape)) for shape in (*operands, *results)]
         return SdyShardingRule(tuple(take[: len(operands)]), tuple(take[len(operands) :]))
@@ -114,7 +114,7 @@ def register_primitive(cls: type[BasePrimitive]) -> type[BasePrimitive]:
 def register_whole(cls: type[BasePrimitive]) -> type[BasePrimitive]:
     """Makes and registers one primitive of `cls` that is the call of the handler itself.
 
-    It has no rule of partitioning: XLA gathers operands that lie on several devices.
+    It has no partitioning rule: XLA gathers operands that are spread over several devices.
     """
     _library.register()
     cls.inner_primitive = _make_primitive(cls.name, cls.abstract, _inner_lowering(cls))
@@ -134,9 +134,9 @@ def _add_rules(cls: type[BasePrimitive]) -> None:
 def _make_again(
     saveable: object, unknown: Sequence[bool], has_in_backward: Sequence[bool], eqn: JaxprEqn
 ) -> tuple:
-    """Computes codes again in the backward pass of jax.checkpoint, whatever its policy saves.
+    """Computes codes again in the backward pass of jax.checkpoint, under any policy.
 
-    A rule of jax.interpreters.partial_eval. JAX puts reduce_precision on floats that it saves,
+    A rule of jax.interpreters.partial_eval. JAX applies reduce_precision to floats that it saves,
     which changes codes, as narrowfloat.jax.backward explains.
     """
     operands = zip(eqn.invars, has_in_backward, strict=True)
@@ -146,7 +146,7 @@ def _make_again(
 
 
 def refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
-    """Stands for the rule of a primitive that has no derivative."""
+    """Raises NotImplementedError, as the derivative rule of primitives without a derivative."""
     raise NotImplementedError(
         f"{name}: codes have no derivative; narrowfloat.jax.fake_quantize() passes gradients "
         "straight through"
@@ -154,7 +154,7 @@ def refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
 
 
 class _Primitive(Primitive):
-    """A primitive whose operands vary over the same manual axes, as its results do then."""
+    """A primitive that makes all its operands vary over the same manual axes, as its results do."""
 
     multiple_results = True
 
@@ -177,8 +177,8 @@ def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primit
 
 
 def _run(primitive: Primitive, *operands: jax.Array, **static: Any) -> Arrays:
-    """Runs a primitive outside of jit. It is compiled there too, so that sharded arrays stay
-    sharded; under disable_jit as well, as JAX's own primitives are.
+    """Runs a primitive outside of jit, compiled too, so that sharded arrays stay sharded; under
+    disable_jit as well, as JAX's own primitives are.
     """
     with jax.disable_jit(False):
         return _compiled(primitive, **static)(*operands)
@@ -204,14 +204,12 @@ def _batch(
     dims: Sequence[int | None],
     **static: Any,
 ) -> tuple[Arrays, list[int]]:
-    """Runs impl() on one item of the batch after another: each has scales of its own, whatever its
-    shape.
-    """
+    """Runs the primitive on each item of the batch in turn, so that each has its own scales."""
     batched = [
         jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
     ]
-    # On a mesh of explicit axes a loop needs all items on each device, and JAX expects the results
-    # to be spread as the items were.
+    # On a mesh of explicit axes a loop needs all items on each device. JAX expects results with the
+    # sharding of the items.
     spread = [of for x in batched if (of := jax.typeof(x).sharding).spec[0] is not None]
     for i, x in enumerate(batched):
         of = jax.typeof(x).sharding
@@ -232,7 +230,7 @@ def _batch(
 
 
 def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
-    """Returns impl() with its partitioning, in a form that takes static parameters by position."""
+    """Returns impl() with its partitioning rules, which take static parameters by position."""
 
     def named(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(cls.static_args, values, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of codes under their scales."""
+"""Dequantizes codes and scales."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from narrowfloat.jax.quantize.scaling_modes import check_static, normalize_axis,
 
 
 def is_columnwise(spec: str) -> bool:
-    """Returns whether the text of a spec names columns, whose codes are stored as rows' are."""
+    """Returns whether the text of a spec names the columnwise direction of untransposed codes."""
     return "columnwise=1" in spec
 
 
 def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> jax.Array:
-    """Returns the scales of blocks as handlers read them, with zeros at the end; others as they
-    are.
-    """
+    """Returns block scales with padding zeros, as handlers read them; other scales unchanged."""
     if scale_inv.ndim <= 1:
         return scale_inv
     check_static("dequantize", matrix)
@@ -39,8 +37,8 @@ def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> j
 
 
 def _multiples(spec: str, ndim: int, axis: int) -> list[int]:
-    """Returns what a part of each dimension is a multiple of if no block is cut: the scale's own
-    dimension is the one along blocks, since scales of tiles are repeated.
+    """Returns the number that each dimension of a part must be a multiple of, to cut no block. Only
+    the dimension along blocks has one above 1, since scales of tiles are repeated.
     """
     along = _core.block_of(spec.partition(":")[0])[1]
     multiples = [1] * ndim
@@ -53,7 +51,7 @@ class DequantizePrimitive(BasePrimitive):
     """nf_dequantize_ffi: every scheme, one direction, named by the text of a spec.
 
     Operands: data; scale_inv, on the outer level without padding unless `is_padded`; amax: float32
-    (1,), read by schemes whose scales stand under one. Result: the values, in the shape of data.
+    (1,), read by schemes with a scale of the tensor too. Result: the values, in the shape of data.
     """
 
     name = "nf_dequantize_ffi"
@@ -116,7 +114,7 @@ class DequantizePrimitive(BasePrimitive):
 
 
 def _follows(static: dict[str, Any], data: Sequence[int], scale_inv: Sequence[int]) -> bool:
-    """Returns whether scales can be spread as their data are."""
+    """Returns whether scales can have the sharding of their codes."""
     return len(scale_inv) == 1 or (not static["is_padded"] and len(scale_inv) == len(data))
 
 
@@ -132,7 +130,7 @@ def dequantize_codes(
 ) -> jax.Array:
     """Returns the values of `data` in its own layout, in `dtype`.
 
-    spec: text form, of the direction of data in its own layout; flatten_axis: that of data.
+    spec: text form, with the direction of data in its own layout; flatten_axis: of data.
     Errors: TypeError for a dtype that is not float32, float16 or bfloat16.
     """
     out_dtype = np.dtype(jnp.dtype(dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of codes: sums in the order of narrowfloat.qgemm, and its bytes."""
+"""Products of codes, with the sums and the bytes of narrowfloat.qgemm."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NO_BIAS = (0,)
 
 
 class Side(NamedTuple):
-    """The layout of an operand: its matrix is split before dimension `axis`. Sums are over
-    the columns, or the rows where `spec` is of columns.
+    """The layout of an operand: its matrix is split before dimension `axis`.
 
-    is_turned: such codes are stored in rows, where the scheme transposes them.
+    Sums run over the columns, or over the rows if `spec` is columnwise. is_turned: columnwise codes
+    are stored as rows, although the scheme transposes them.
     """
 
     spec: str
@@ -45,7 +45,7 @@ class Side(NamedTuple):
         return range(self.axis, ndim) if is_columnwise(self.spec) else range(self.axis)
 
     def kept(self, items: Sequence[Any]) -> list[Any]:
-        """Returns those of `items`, one for each dimension, that are not summed over."""
+        """Returns the items of the kept dimensions; `items` has one item per dimension."""
         return [items[dim] for dim in self.kept_dims(len(items))]
 
     def items_shape(self, shape: Sequence[int]) -> tuple[int, int]:
@@ -55,15 +55,15 @@ class Side(NamedTuple):
 
     @property
     def items_sums(self) -> int:
-        """The dimension of that matrix that is summed over."""
+        """The dimension that is summed over in the matrix of items_shape()."""
         return 0 if is_columnwise(self.spec) and not self.is_turned else 1
 
     def axes(
         self, operand: jax.ShapeDtypeStruct, scales: jax.ShapeDtypeStruct, mesh: Mesh
     ) -> list[Axes]:
-        """Returns the mesh axes of the kept dimensions; what is summed over is gathered.
+        """Returns the mesh axes of the kept dimensions; summed dimensions are gathered.
 
-        So is an operand whose scales lie flat, which cannot be spread as its codes are.
+        An operand with flat scales is gathered too: they cannot have the sharding of the codes.
         """
         shape = operand.shape
         if len(scales.shape) != len(shape) and math.prod(scales.shape) > 1:
@@ -73,9 +73,7 @@ class Side(NamedTuple):
         return [names if dim in kept else () for dim, names in enumerate(whole)]
 
     def factors(self, factors: Factors, data: Sequence[int], scales: Sequence[int]) -> tuple:
-        """Returns the names of the dimensions of codes and of scales, which share those that are
-        kept.
-        """
+        """Returns the factor names of codes and of scales, which are equal for kept dimensions."""
         names, others = factors.unrelated(data), list(factors.unrelated(scales))
         if len(scales) == len(data) > 1:
             for dim in self.kept_dims(len(data)):
@@ -93,7 +91,7 @@ class Factor(NamedTuple):
 
 
 class ProductPrimitive(BasePrimitive):
-    """A handler that reads two operands of codes. static: a Side and a matrix of each."""
+    """A handler that multiplies two operands of codes. static: a Side and a matrix of each."""
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
@@ -117,8 +115,8 @@ class GemmPrimitive(ProductPrimitive):
 
     Operands: codes, scale_inv without padding and amax of lhs, the same of rhs; bias, in the shape
     of rhs's kept dimensions, or of no items; group_sizes, of no items.
-    Result: lhs's kept dimensions and rhs's. On several devices what is summed over is gathered, so
-    that the bytes are those of one device.
+    Result: the kept dimensions of lhs and of rhs. On several devices summed dimensions are
+    gathered, so that the bytes are the same as on one device.
     """
 
     name = "nf_gemm_ffi"
@@ -186,9 +184,9 @@ class GemmPrimitive(ProductPrimitive):
 def _differentiate(
     primals: Sequence[jax.Array], tangents: Sequence[Any], **static: Any
 ) -> tuple[Arrays, list]:
-    """Returns the tangent of the product, that of the bias for every row.
+    """Returns the product and its tangent, the tangent of the bias in every row.
 
-    Errors: NotImplementedError for tangents of other operands, since codes have none.
+    Errors: NotImplementedError for tangents of other operands: codes have no derivative.
     """
     *of_codes, bias, _ = tangents
     if not all(type(tangent) is ad.Zero for tangent in of_codes):
@@ -216,8 +214,7 @@ def multiply_codes(
 ) -> jax.Array:
     """Returns the product, with the bytes of narrowfloat.qgemm.
 
-    bias: in the shape of the dimensions of rhs that are kept. Requires: not lhs by columns and rhs
-    by rows.
+    bias: in the shape of the kept dimensions of rhs. Requires: lhs is rowwise or rhs is columnwise.
     """
     empty = jnp.zeros(NO_BIAS, jnp.float32)
     return GemmPrimitive.outer_primitive.bind(
@@ -237,7 +234,7 @@ def multiply_codes(
 
 @register_primitive
 class GroupedGemmPrimitive(ProductPrimitive):
-    """nf_gemm_ffi of a pair of matrices for each group.
+    """nf_gemm_ffi with one pair of matrices per group.
 
     Operands, group after group: flat codes and scale_inv and the amaxes (G,) of lhs, the same of
     rhs; bias (G, N), or of no items; group_sizes: int32 (G,). Result: the groups' products, one
@@ -262,7 +259,7 @@ class GroupedGemmPrimitive(ProductPrimitive):
 class GroupedFactor(NamedTuple):
     """An operand of groups: flat codes and scales, amaxes, and the layout of each matrix.
 
-    matrix: its rows and columns, of which -1 is the size of the group.
+    matrix: rows and columns of each; -1 is the size of the group.
     """
 
     data: jax.Array
@@ -283,7 +280,7 @@ def multiply_groups(
     """Returns the products of all groups, one after another, with the bytes of
     narrowfloat.grouped_qgemm.
 
-    sizes: int32, one or more.
+    sizes: int32 (G,), with one group or more.
     """
     return GroupedGemmPrimitive.outer_primitive.bind(
         *lhs[:3],
@@ -301,12 +298,12 @@ def multiply_groups(
 
 @register_primitive
 class ExpandProductPrimitive(ProductPrimitive):
-    """nf_expand_product_ffi: both operands of a product as bfloat16, if that loses nothing.
+    """nf_expand_product_ffi: both operands of a product as bfloat16, if the conversion is exact.
 
     Operands: codes, scale_inv without padding and amax of lhs, the same of rhs.
     Results: the items of lhs and of rhs, matrices as Side.items_shape() has them; the factor of
-    their product, float32 (1,); whether the product is theirs, bool (1,), else all others are 0.
-    On several devices every one expands the whole.
+    their product, float32 (1,); whether the conversion is exact, bool (1,), else all other results
+    are 0. Every device expands the whole operands.
     """
 
     name = "nf_expand_product_ffi"
@@ -340,9 +337,9 @@ class ExpandProductPrimitive(ProductPrimitive):
 def multiply_expanded(
     lhs: Factor, rhs: Factor, bias: jax.Array | None, out_dtype: np.dtype
 ) -> jax.Array:
-    """Returns multiply_codes() computed by XLA's product of bfloat16, where that loses nothing.
+    """Returns multiply_codes() computed by XLA in bfloat16 if the conversion is exact.
 
-    The sums are float32 in XLA's order; factor and bias follow, and one rounding.
+    The float32 sums have XLA's order; then follow the factor, the bias and one rounding.
     """
     left, right, factor, is_lossless = ExpandProductPrimitive.outer_primitive.bind(
         *lhs[:3], *rhs[:3], lhs=lhs.side, rhs=rhs.side

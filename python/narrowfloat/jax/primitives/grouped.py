@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows, each quantized as if it were alone."""
+"""Quantizes groups of rows, each as a tensor of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupedQuantizePrimitive(BasePrimitive):
 
     Operands: x; scale: float32 (G,); group_sizes: int32 (G,).
     Results, flat: rowwise and colwise data and scale_inv, amax (G,), and a byte array of no size.
-    Scales of whole tensors are those of the groups that have rows, one after another.
+    Tensor scales are stored for non-empty groups only, one after another.
     """
 
     name = "te_grouped_quantize_ffi"

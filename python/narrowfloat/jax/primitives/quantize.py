@@ -52,12 +52,12 @@ def layout_of(static: dict[str, Any]) -> QuantizeLayout:
 
 
 def rotate(items: Sequence[Any], axis: int) -> list[Any]:
-    """Returns the items in the order of the dimensions of transposed data."""
+    """Returns items of dimensions in the order of transposed data."""
     return [*items[axis:], *items[:axis]]
 
 
 def block_multiples(mode: ScalingMode, layout: QuantizeLayout, ndim: int, axis: int) -> list[int]:
-    """Returns what a part of each dimension is a multiple of if no block is cut."""
+    """Returns the number that each dimension of a part must be a multiple of, to cut no block."""
     multiples = [1] * ndim
     if not mode.is_block_scaling:
         return multiples
@@ -72,10 +72,10 @@ class DBiasQuantizePrimitive(BasePrimitive):
     """te_dbias_quantize_ffi.
 
     Operands: x; scale, amax: float32 (1,); sr_rng_state: uint32, four words per device, or (0,);
-    post_rht_amax: float32 (1,); rht_matrix: bfloat16, of no items for get_rht_matrix().
-    Results: rowwise and colwise data, rowwise and colwise scale_inv, updated amax, dbias, and of
-    the inner primitive the workspace. Scales are padded on the inner level only; what is not asked
-    for has shape (1,).
+    post_rht_amax: float32 (1,); rht_matrix: bfloat16; an empty one stands for get_rht_matrix().
+    Results: rowwise and colwise data, rowwise and colwise scale_inv, updated amax, dbias, and from
+    the inner primitive the workspace. Only the inner primitive pads scales. Results that are not
+    requested have shape (1,).
     """
 
     name = "te_dbias_quantize_ffi"
@@ -161,7 +161,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
         axis: int,
         *operands: jax.Array,
     ) -> Arrays:
-        """Returns what runs on each device's part."""
+        """Runs on the part of each device."""
         x, scale, amax, state, *rht = operands
         if static["stochastic_rounding"] and state.ndim > 1:
             state = state[_device_number(mesh, flat_axes(axes)) % state.shape[0]]
@@ -188,7 +188,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
         pairs = [factors.blocks(n, m) for n, m in zip(shape, multiples, strict=True)]
         of_data, of_scales = ([pair[i] for pair in pairs] for i in (0, 1))
         rows, columns = list(of_data), list(of_data)
-        if mode.is_block_scaling:  # scales of a direction count the blocks along it alone
+        if mode.is_block_scaling:  # block scales of a direction are divided along the block only
             rows[-1], columns[axis - 1] = of_scales[-1], of_scales[axis - 1]
         turn = (lambda items: rotate(items, axis)) if mode.is_colwise_transposed else list
         wanted = [
@@ -243,10 +243,10 @@ def _check(x: ShapedArray, mode: ScalingMode, static: dict[str, Any]) -> None:
 
 
 def _workspace(shape: Shape, static: dict[str, Any]) -> Shape:
-    """Returns the shape of partial sums; of symbolic dimensions, the smallest that is legal."""
+    """Returns the shape of the workspace of partial sums; (1,) for symbolic dimensions."""
     if not static["is_dbias"] or not is_static(shape):
         return NOTHING
-    nothing_said = 0  # types do not change the answer
+    nothing_said = 0  # types do not change the result
     ((size, _),) = _core.get_dbias_quantize_workspace_sizes(
         *split_shape(shape, static["flatten_axis"]),
         nothing_said,
@@ -266,7 +266,7 @@ def cut_padding(
     flatten_axis: int,
     colwise: int,
 ) -> jax.Array:
-    """Returns a tensor's scales without their padding, spread over its dimensions."""
+    """Returns scales without padding, in the shape that corresponds to the tensor's dimensions."""
     shape = result_shapes(mode, layout, of, flatten_axis, padded=False)[2 + colwise]
     if found.shape == shape or math.prod(found.shape) == 0:
         return found.reshape(shape)
@@ -294,7 +294,7 @@ def _result_specs(
 
 
 def _device_number(mesh: Mesh, names: Axes) -> jax.Array | int:
-    """Returns the position of a device among those that the axes spread over."""
+    """Returns the index of a device among the devices that the axes spread the tensor over."""
     number = 0
     for name in names:
         number = number * mesh.shape[name] + jax.lax.axis_index(name)

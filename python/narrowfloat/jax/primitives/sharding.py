@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placement on devices of a tensor that is split at a flatten axis and quantized."""
+"""The sharding of a tensor that is split at a flatten axis and quantized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def axes_of(operand: jax.ShapeDtypeStruct) -> list[Axes]:
 def whole_blocks(
     axes: Sequence[Axes], shape: Sequence[int], multiples: Sequence[int], mesh: Mesh
 ) -> list[Axes]:
-    """Returns the axes that leave each device whole blocks; other dimensions are gathered."""
+    """Returns the axes whose devices get whole blocks; other dimensions are gathered."""
     kept = []
     for names, extent, multiple in zip(axes, shape, multiples, strict=True):
         devices = math.prod(mesh.shape[name] for name in names)
@@ -43,7 +43,7 @@ def flat_axes(axes: Sequence[Axes]) -> Axes:
 
 
 class Factors:
-    """Names of the factors that dimensions consist of, for a rule of correspondence."""
+    """Names the factors of dimensions, for the sharding rules of Shardy."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._numbers = count()
@@ -54,17 +54,17 @@ class Factors:
         return f"f{next(self._numbers)}"
 
     def unrelated(self, shape: Sequence[int]) -> tuple[str, ...]:
-        """Returns factors that no other tensor has."""
+        """Returns new factors, which no other tensor shares."""
         return tuple(self.new() for _ in shape)
 
     def blocks(self, extent: int, block: int) -> tuple[str | CompoundFactor, str]:
-        """Returns a dimension of blocks, and the dimension of their scales."""
+        """Returns the factors of a dimension of blocks, and of their scales' dimension."""
         name = self.new()
         if block == 1:
             return name, name
         blocks = extent // block
-        # Blocks that an axis does not divide would be spread over a part of it, which no
-        # PartitionSpec can say. One block alone cannot be spread at all.
+        # If an axis does not divide the blocks, they would be spread over a part of the axis, which
+        # no PartitionSpec can express. A single block cannot be spread.
         if blocks <= 1 or any(blocks % size for size in self._axes):
             return name, self.new()
         inner = self.new()
@@ -72,7 +72,7 @@ class Factors:
         return CompoundFactor(name, inner), name
 
     def rule(self, operands: Sequence[tuple], results: Sequence[tuple]) -> SdyShardingRule:
-        # A factor that is a dimension somewhere has that one's size.
+        # The size of a factor that is a whole dimension of a tensor is known from that dimension.
         whole = {dim for tensor in (*operands, *results) for dim in tensor if isinstance(dim, str)}
         sizes: dict[str, Any] = {n: size for n, size in self.sizes.items() if n not in whole}
         return SdyShardingRule(

@@ -59,7 +59,7 @@ from narrowfloat.jax.quantize.tensor import (
 )
 from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
-# TransformerEngine defines these in two modules that here are below the ones that define them.
+# TransformerEngine has these names in two modules that here are imported by their definitions.
 vars(quantizer).update(
     QuantizerFactory=QuantizerFactory,
     QuantizerSet=QuantizerSet,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way back: values of quantized tensors, by the handler that serves every scheme."""
+"""Dequantizes tensors, by the handler of all schemes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1
 
 
 def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
-    """Returns the scheme, and the direction of data in its own layout, as the text of a spec.
+    """Returns the text of a spec with the scheme and the direction of the data as stored.
 
-    Transposed columns are rows.
+    Columnwise data in layout T are stored as rows.
     """
     scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
     return spec_text(scheme, tensor.is_colwise and tensor.data_layout == "N", swizzled)
 
 
 def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> str:
-    """Returns the text of a spec of one direction."""
+    """Returns the text of a spec with one direction."""
     options = ["columnwise=1", "rowwise=0"] if is_columnwise else []
     options += ["swizzled=1"] if is_swizzled else []
     return f"{scheme}:{','.join(options)}" if options else scheme
@@ -36,9 +36,9 @@ def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> st
 def dequantize_tensor(
     tensor: ScaledTensor1x, dtype: DTypeLike | None = None, keep_rht: bool = False
 ) -> jax.Array:
-    """Returns the values of a tensor, laid out as its data, in `dtype`, that of the tensor if None.
+    """Returns the values in the layout of the data. dtype: None is the dtype of the tensor.
 
-    The transform is undone where it was applied, unless keep_rht.
+    Inverts the Hadamard transform if it was applied, unless keep_rht.
     """
     dtype = tensor.dq_dtype if dtype is None else dtype
     if tensor.scaling_mode is ScalingMode.NO_SCALING:
@@ -55,9 +55,7 @@ def dequantize_tensor(
 
 
 def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
-    """Returns the values group by group, each a tensor of the group's own shape; [] for an empty
-    group.
-    """
+    """Returns the values of each group, as a tensor of the group's shape; [] for an empty group."""
     if isinstance(tensor.group_sizes, jax.core.Tracer):
         raise ValueError("dequantize: the sizes of groups must be concrete, got a traced array")
     mode = tensor.scaling_mode
@@ -94,10 +92,10 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
 
 
 def _group_shape(tensor: GroupedScaledTensor1x, size: int) -> tuple[tuple[int, ...], int]:
-    """Returns the shape of a group of `size` slices in its data's layout, and its flatten axis."""
+    """Returns the shape and flatten axis of a group of `size` slices, in the layout of its data."""
     shape, axis = tensor.original_shape, tensor.flatten_axis
     if tensor.data_layout == "N":
         return (size, *shape[1:]), axis
-    if tensor.first_dims is None:  # slices stay in front; each is turned by itself
+    if tensor.first_dims is None:  # slices stay first; each is transposed by itself
         return (*shape[1:axis], size, *shape[axis:]), axis - 1
     return (*shape[:axis], size, *shape[axis + 1 :]), axis

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantizers: of a scaling mode, or by a recipe."""
+"""Makes quantizers for a scaling mode or a recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from narrowfloat.jax.quantize.tensor import pytree
 @pytree(["x", "kernel", "dgrad"])
 @dataclass
 class QuantizerSet:
-    """Quantizers of a layer's input, weight and incoming gradient; None leaves one as it is."""
+    """Quantizers of a layer's input, weight and incoming gradient; None does not quantize."""
 
     x: Quantizer | None
     kernel: Quantizer | None
@@ -38,7 +38,7 @@ _NO_META = QuantizeMetaSet(QuantizeMeta(), QuantizeMeta(), QuantizeMeta())
 
 
 class QuantizerFactory:
-    """Makes quantizers."""
+    """Makes one or several quantizers, or sets for layers."""
 
     @staticmethod
     def create(
@@ -50,8 +50,8 @@ class QuantizerFactory:
         checkpoint_name: str | None = None,
         **options: Any,
     ) -> Quantizer | tuple[Quantizer | None, ...] | None:
-        """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
-        class's.
+        """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are fields
+        of the class.
 
         Errors: TypeError if scaling_mode is not a ScalingMode; ValueError if n_groups is given and
         n_quantizers is not 1, if n_quantizers is negative or n_groups below 1; the errors of the
@@ -96,15 +96,15 @@ class QuantizerFactory:
         quantize_meta_set: QuantizeMetaSet = _NO_META,
         **options: Any,
     ) -> QuantizerSet | tuple[QuantizerSet, ...]:
-        """Makes sets for a layer, of one mode and two dtypes, or by a recipe.
+        """Returns quantizer sets for layers, from one mode and two dtypes or from a recipe.
 
-        fwd_dtype: of x and kernel; bwd_dtype: of dgrad. fp8_recipe: where neither it nor a mode is
-        given, the recipe of the autocast around. quantize_meta_set: arguments of each quantizer,
-        over those of the recipe; stochastic rounding needs its `stochastic_rounding_rng_state`.
-        is_2x2x: both directions of everything, by default where blocks have one; else rowwise, and
-        the kernel in the direction that forward products read. options: of all three.
-        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError for a mode beside a
-        recipe, dtypes beside one, a negative number of sets, and as create().
+        fwd_dtype: of x and kernel; bwd_dtype: of dgrad. fp8_recipe: without it and a mode, the
+        recipe of the enclosing autocast is used. quantize_meta_set: arguments of each quantizer,
+        which override the recipe's; stochastic rounding needs its `stochastic_rounding_rng_state`.
+        is_2x2x: both directions of all tensors, by default for block scaling; else rowwise, and the
+        kernel in the direction that forward products read. options: of all three quantizers.
+        Errors: TypeError if scaling_mode is not a ScalingMode; ValueError for a recipe together
+        with a mode or dtypes, a negative number of sets, and as create().
         """
         n_quantizer_sets = count_of("quantizer", "n_quantizer_sets", n_quantizer_sets, 0)
         if scaling_mode is not None and fp8_recipe is not None:

@@ -18,9 +18,7 @@ def _matrix() -> np.ndarray:
 
 
 def get_rht_matrix() -> jax.Array:
-    """Returns a diagonal of signs times Sylvester's matrix over the root of its size, in
-    bfloat16.
-    """
+    """Returns, in bfloat16, a diagonal of signs times Sylvester's matrix over its size's root."""
     return jnp.asarray(_matrix())
 
 
@@ -34,7 +32,7 @@ def _multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
 
 
 def apply_rht(x: jax.Array) -> jax.Array:
-    """Returns each group of items of the last axis, transformed: bfloat16 items, sums in float32.
+    """Transforms each group of items of the last axis, in bfloat16 with float32 sums.
 
     Errors: ValueError if the axis is not a multiple of the group.
     """
@@ -42,5 +40,5 @@ def apply_rht(x: jax.Array) -> jax.Array:
 
 
 def invert_rht(x: jax.Array) -> jax.Array:
-    """Returns the inverse: the matrix is orthogonal, so its transpose. Errors: as apply_rht."""
+    """Inverts apply_rht() with the transpose: the matrix is orthogonal. Errors: as there."""
     return _multiply(x, get_rht_matrix().T)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what is supported here; gives recipes under the name of TransformerEngine's module."""
+"""Lists the supported scaling modes, under the names of TransformerEngine's module."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,26 +27,24 @@ NVTE_FP8_COLLECTION_NAME = "fp8_metas"
 
 
 def is_scaling_mode_supported(mode: ScalingMode, gpu_id: int | None = None) -> tuple[bool, str]:
-    """Returns whether the mode runs here, and why not: the CPU runs all. Ignores `gpu_id`."""
+    """Returns whether the mode is supported, and the reason if not: all are. Ignores `gpu_id`."""
     return True, ""
 
 
 def get_supported_scaling_modes() -> list[ScalingMode]:
-    """Returns every mode that scales."""
+    """Returns every mode but NO_SCALING."""
     return [mode for mode in ScalingMode if mode is not ScalingMode.NO_SCALING]
 
 
 def is_fp8_available(
     scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING, gpu_id: int | None = None
 ) -> tuple[bool, str]:
-    """Returns is_scaling_mode_supported(): this is its older name."""
+    """Returns is_scaling_mode_supported(), under its older name."""
     return is_scaling_mode_supported(scaling_mode, gpu_id)
 
 
 def update_collections(new: Mapping[str, Any], original: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns `original` with the entries of `new` over its own, a mapping of the type of
-    `original`.
-    """
+    """Returns `original` updated with the entries of `new`, in the type of `original`."""
     make: Callable[..., Mapping[str, Any]] = type(original)
     return make({**original, **new})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that a caller adds to a recipe: arguments of quantizers, mostly their state."""
+"""Arguments of quantizers that a caller adds to a recipe, mostly their state."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class QuantizeMeta:
         return dict(self._kwargs)
 
     def merge(self, other: QuantizeMeta) -> QuantizeMeta:
-        """Returns the arguments of both. Errors: AssertionError if they differ about one."""
+        """Returns the arguments of both. Errors: AssertionError if the values of a name differ."""
         for name, value in other._kwargs.items():
             mine = self._kwargs.get(name, value)
-            # Of arrays only the identity is compared: they may be traced.
+            # Arrays are compared by identity only, because they may be traced.
             if mine is not value and (hasattr(mine, "shape") or mine != value):
                 raise AssertionError(
                     f"QuantizeMeta: {name} must be the same in both, got {mine!r} and {value!r}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers: what is wanted of a tensor, and the state that scaling over time keeps."""
+"""Quantizers: the type, mode and directions to quantize to, and the state of delayed scaling."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def _operands(**given: jax.Array) -> Operands:
 @pytree([])
 @dataclass
 class Quantizer:
-    """A dtype of codes, a scaling mode and the directions wanted; subclasses keep their state.
+    """A dtype of codes, a scaling mode and the directions to make; subclasses keep their state.
 
-    data_layout: a letter for rowwise and one for colwise data, N as the input, T transposed.
+    data_layout: one letter for rowwise and one for colwise data, N as the input, T transposed.
     Errors: TypeError for a mode or a layout of another class; ValueError if the mode has no codes
     of that dtype, or needs a scale or an amax that the class does not compute.
     """
@@ -112,10 +112,10 @@ class Quantizer:
             )
 
     def update(self, amax: jax.Array) -> None:
-        """Takes the amax of what was just quantized into account."""
+        """Updates the state with the amax of the last quantized tensor."""
 
     def get_data_layout(self) -> str:
-        """Returns the letters of the directions wanted."""
+        """Returns the layout letters of the directions of q_layout."""
         if self.q_layout.is_rowwise_colwise:
             return self.data_layout
         return self.data_layout[1 if self.q_layout.is_colwise_only else 0]
@@ -126,9 +126,7 @@ class Quantizer:
     def get_scale_shapes(
         self, shape: tuple[int, ...], is_padded: bool = True, flatten_axis: int = -1, **options: Any
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the shapes of the rowwise and the columnwise scale_inv for an input of
-        `shape`.
-        """
+        """Returns the shapes of rowwise and columnwise scale_inv for an input of `shape`."""
         return self.scaling_mode.get_scale_shape_2x(shape, is_padded, flatten_axis, **options)
 
     def quantize(
@@ -140,10 +138,10 @@ class Quantizer:
         flatten_axis: int = -1,
         **ignored: object,
     ) -> ScaledTensor:
-        """Returns `x` quantized in the directions asked for, by default those of q_layout.
+        """Returns `x` quantized in the given directions, by default the directions of q_layout.
 
-        Shapes: any of rank 2 and more, split at flatten_axis. A scale that is computed from an amax
-        takes the one that x carries. dq_dtype: of the values later, that of x if None. The state is
+        Shapes: any of rank 2 and more, split at flatten_axis. A scale is computed from the amax of
+        x, if x has one. dq_dtype: of dequantized values; None is the dtype of x. The state is
         updated.
         Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if
         blocks do not fill a dimension.
@@ -161,7 +159,7 @@ class Quantizer:
         flatten_axis: int = -1,
         is_dbias: bool = True,
     ) -> tuple[ScaledTensor, jax.Array | None]:
-        """Returns quantize(), and the sums of the columns in the dtype of x, if asked for."""
+        """Returns quantize(), and if is_dbias the sums of the columns in the dtype of x."""
         x = x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
         layout = self.q_layout if q_layout is None else q_layout
         check_float("quantize", x.data.dtype)
@@ -204,12 +202,12 @@ class Quantizer:
         return _operands()
 
     def _transforms(self) -> bool:
-        """Returns whether colwise data are those of the transform."""
+        """Returns whether colwise data hold the Hadamard transform of the input."""
         return False
 
 
 def _amax_of(x: NoScaleTensor) -> jax.Array:
-    """Returns float32 (1,): the amax that `x` carries, or that of its data.
+    """Returns float32 (1,): the amax of `x` if it is set, else the amax of its data.
 
     Errors: TypeError or ValueError for an amax that is not an array of one item.
     """
@@ -244,11 +242,11 @@ class CurrentScaleQuantizer(Quantizer):
 class DelayedScaleQuantizer(CurrentScaleQuantizer):
     """Quantizes with one scale per tensor, from the amaxes of earlier tensors.
 
-    scale: float32 (1,), what the next tensor is multiplied by; amax_history: float32, the newest
-    last, item 0 empty. Both are replaced by update(); under jit they are traced with the rest, so
-    return the quantizer to keep them. amax_compute_algo: its value serves too, "max".
+    scale: float32 (1,), of the next tensor; amax_history: float32, the newest last, item 0 empty.
+    update() replaces both. Under jit they are traced, so return the quantizer to keep them.
+    amax_compute_algo: a member or its value, such as "max".
     Errors: TypeError if margin is not a number; ValueError for another algorithm. Quantizing raises
-    them for a state of another dtype or shape.
+    these for a state of another dtype or shape.
     """
 
     _modes = tuple(mode for mode in _SCALING_MODES if not mode.is_nvfp4_scaling)
@@ -286,20 +284,20 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
 
     @property
     def scale_in_use(self) -> jax.Array:
-        """The scale, or 1 in place of 0, which no tensor has: the gradient of a set that a step did
-        not use is a state of zeros, and so a new one.
+        """The scale, or 1 if it is 0. A scale of 0 means a new state: the gradient of a set that a
+        step did not use is all zeros.
 
         Errors: TypeError or ValueError for a state that update() cannot have made.
         """
         self._check_state()
-        # A comparison of floats, which LLVM makes of a test for both zeros too, flushes subnormals.
+        # A comparison of floats flushes subnormals; LLVM also turns a test for both zeros into one.
         bits = jax.lax.bitcast_convert_type(self.scale, jnp.uint32)
         return jnp.where(bits == 0, 1, self.scale)
 
     def update(self, amax: jax.Array) -> None:
-        """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,).
+        """Rotates the history and sets the scale of the next tensor. Shapes: amax is (1,).
 
-        Inside shard_map devices that share the state take the largest of their amaxes.
+        Inside shard_map, devices that share the state use the largest of their amaxes.
         """
         self.amax_history, self.scale = amax_calls.update_delayed_scale(
             self.amax_history,
@@ -327,7 +325,7 @@ class BlockScaleQuantizer(Quantizer):
 
 
 def _checked_state(state: jax.Array) -> jax.Array:
-    """Returns the words of a generator. Errors: TypeError or ValueError unless they are such."""
+    """Returns the state of a generator. Errors: TypeError or ValueError for another array."""
     name = "stochastic_rounding_rng_state"
     if not isinstance(state, jax.Array | np.ndarray):
         raise TypeError(f"quantize: {name} must be a JAX array, got {type(state).__name__}")
@@ -346,8 +344,8 @@ def _checked_state(state: jax.Array) -> jax.Array:
 class NVFP4Quantizer(Quantizer):
     """Quantizes to 4-bit codes with one scale per block and an amax of the tensor.
 
-    stochastic_rounding_rng_state: uint32 (4,), or (n, 4): a row for each device; None: to nearest.
-    use_rht: colwise data are those of the random Hadamard transform.
+    stochastic_rounding_rng_state: uint32 (4,), or (n, 4): one row per device; None: to nearest.
+    use_rht: colwise data hold the random Hadamard transform of the input.
     """
 
     _modes = tuple(mode for mode in _SCALING_MODES if mode.is_nvfp4_scaling)
@@ -367,7 +365,7 @@ class NVFP4Quantizer(Quantizer):
 
     @property
     def rounds_plainly(self) -> bool:
-        """Returns whether codes are the input's own, to nearest."""
+        """Returns whether codes are of the untransformed input, rounded to nearest."""
         return not self.use_rht and self.stochastic_rounding_rng_state is None
 
     def _transforms(self) -> bool:
@@ -391,7 +389,7 @@ class NVFP4Quantizer(Quantizer):
 @pytree(["quantizers"])
 @dataclass
 class GroupedQuantizer(Quantizer):
-    """A quantizer for each of n_groups groups of rows; built alike if none are given.
+    """One quantizer per group of rows; without `quantizers`, n_groups equal ones are made.
 
     Errors: as Quantizer; ValueError for less than one group. Quantizing a tensor without groups
     raises TypeError.

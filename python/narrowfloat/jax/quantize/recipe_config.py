@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes at work: what each means for a layer's tensors, and the one in force."""
+"""Converts recipes to scaling modes and dtypes, and stores the recipe of autocast."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class QuantizeConfig:
     """A recipe in terms of scaling modes; by default there is no recipe, and nothing is scaled.
 
     modes: of the input, the kernel and the incoming gradient. The capitals are TransformerEngine's
-    names; MARGIN and the AMAX_ ones hold for delayed scaling, the DISABLE_ ones for NVFP4.
+    names; MARGIN and AMAX_* apply to delayed scaling, DISABLE_* to NVFP4.
     """
 
     modes: tuple[ScalingMode, ScalingMode, ScalingMode] = (ScalingMode.NO_SCALING,) * 3
@@ -83,9 +83,9 @@ class QuantizeConfig:
     def quantizer_options(
         self, tensor_source: TensorSource, layout: QuantizeLayout
     ) -> dict[str, Any]:
-        """Returns the arguments of a quantizer of that tensor, without mode, dtype and layout.
+        """Returns the arguments of the tensor's quantizer, except mode, dtype and layout.
 
-        Stochastic rounding needs words of a generator, which only the caller has.
+        Stochastic rounding needs the state of a generator, which only the caller has.
         """
         mode = self.get_scaling_mode(tensor_source)
         if mode is ScalingMode.DELAYED_TENSOR_SCALING:
@@ -157,7 +157,7 @@ _CONFIGS: dict[type[Recipe], tuple[ScalingMode, Callable[[Any], dict[str, Any]]]
 
 
 def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
-    """Returns what a recipe means here. Errors: ValueError for one that JAX has no modes for."""
+    """Returns the QuantizeConfig of a recipe. Errors: ValueError if JAX has no modes for it."""
     if recipe is None:
         return QuantizeConfig()
     for kind, (mode, more) in _CONFIGS.items():
@@ -176,7 +176,7 @@ def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
 
 
 def get_global_quantize_recipe() -> Recipe | None:
-    """Returns the recipe of the autocast around, None outside and where that is not enabled."""
+    """Returns the recipe of the enclosing autocast; None outside, and if it is not enabled."""
     return _recipe.get()
 
 
@@ -184,11 +184,9 @@ def get_global_quantize_recipe() -> Recipe | None:
 def autocast(
     enabled: bool = False, recipe: Recipe | None = None, mesh_resource: MeshResource | None = None
 ) -> Iterator[None]:
-    """Sets the recipe of the sets of quantizers that are made in this context: `recipe`, or
-    DelayedScaling() if that is None.
-    A function that is traced keeps the recipe that it was traced under: jit does not trace it
-    again for another. Other threads have recipes of their own. Errors: as
-    get_quantize_config_with_recipe.
+    """Sets the recipe of quantizer sets made in this context. recipe: None is DelayedScaling(). A
+    traced function keeps the recipe of its trace: jit does not trace it again for another. Each
+    thread has its own recipe. Errors: as get_quantize_config_with_recipe.
     """
     chosen = None
     if enabled:
@@ -208,7 +206,7 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     mesh_resource: MeshResource | None = None,
 ) -> Iterator[None]:
-    """Runs autocast(), of which this is the old name."""
+    """Runs autocast() under its old name."""
     warnings.warn("fp8_autocast is called autocast now", DeprecationWarning, stacklevel=3)
     with autocast(enabled, fp8_recipe, mesh_resource):
         yield
@@ -229,5 +227,5 @@ def get_quantization_recipe(name: str) -> Recipe:
 
 
 def get_supported_quantization_recipes() -> list[Recipe]:
-    """Returns one of each, with its defaults."""
+    """Returns one recipe of each class, with its defaults."""
     return [kind() for kind in _CONFIGS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales with and without the padding that handlers and products want."""
+"""Adds and removes the padding of scales that handlers and products need."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ Matrix = tuple[int, int]
 
 
 def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
-    """Returns the matrix `content` of scales at the beginning of one of zeros, `stored`.
+    """Returns scales of shape `content`, padded with zeros to the shape `stored`.
 
     Takes any dtype, so that the handler can name a wrong one.
     """
@@ -32,7 +32,7 @@ def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Arr
 
 
 def cut_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
-    """Returns the matrix `content` from the beginning of `stored`."""
+    """Returns scales of shape `content`, cut from the beginning of those of shape `stored`."""
     return scale_inv.reshape(stored)[: content[0], : content[1]]
 
 
@@ -45,8 +45,8 @@ def apply_padding_to_scale_inv(
 ) -> jax.Array:
     """Returns `scale_inv` with zeros at the end of its matrix.
 
-    data_shape: of the data in its layout; flatten_axis: of the input. Padded scales and those of
-    whole tensors come back as they are. Errors: ValueError if scale_inv has neither shape.
+    data_shape: of the data in its layout; flatten_axis: of the input. Padded scales and scales of
+    whole tensors are returned unchanged. Errors: ValueError if scale_inv has neither shape.
     """
     plain, padded = _shapes(scaling_mode, data_shape, is_colwise, flatten_axis)
     if _has_shape(scale_inv, padded, plain):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaling modes: which schemes they stand for, and the shapes of their scales.
+"""Scaling modes, and the schemes and shapes of scales that belong to them.
 
-Every number comes from the planner; here is what JAX adds to it: tensors of any rank whose
-dimensions from `flatten_axis` on are the columns.
+The planner computes every number. This module adds tensors of any rank: the dimensions from
+`flatten_axis` on are the columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from narrowfloat import _core
 from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.jax._arguments import check_array, integer_of, text_of
 
-_enum: Any = IntEnum  # type checkers know the members of literals only
+_enum: Any = IntEnum  # type checkers only find members of literals
 JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
 JAXX_Quantize_Layout = _enum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
 
@@ -47,21 +47,21 @@ def normalize_axis(flatten_axis: int, ndim: int) -> int:
 
 
 def is_static(shape: Sequence[int]) -> bool:
-    """Returns whether a shape has no symbolic dimensions, as jax.export may have them."""
+    """Returns whether a shape has no symbolic dimensions; shapes of jax.export may have some."""
     return all(isinstance(extent, int | np.integer) for extent in shape)
 
 
 def check_static(verb: str, shape: Sequence[int]) -> None:
     """Raises ValueError for a shape with symbolic dimensions.
 
-    Shapes of block scales, and of operands of products of codes, are computed while tracing.
+    The shapes of block scales and of operands of code products are computed during tracing.
     """
     if not is_static(shape):
         raise ValueError(f"{verb}: shapes must be static, got {tuple(shape)}")
 
 
 def split_dims(verb: str, contracting_dims: Sequence[Sequence[int]]) -> tuple[Shape, Shape]:
-    """Returns the contracted dimensions of the two operands of a product; those below 0 stay so.
+    """Returns the contracted dimensions of the operands of a product; negative ones stay negative.
 
     Errors: TypeError unless they are two sequences of ints.
     """
@@ -81,7 +81,7 @@ def split_dims(verb: str, contracting_dims: Sequence[Sequence[int]]) -> tuple[Sh
 def normalize_dims(verb: str, operand: str, dims: Sequence[int], ndim: int) -> Shape:
     """Returns the contracted dimensions of an operand, counted from the front.
 
-    Errors: ValueError unless there are one or more, each a dimension of its own.
+    Errors: ValueError unless there are one or more, all different.
     """
     counted = tuple(dim + ndim if dim < 0 else dim for dim in dims)
     if not counted or len({*counted}) < len(counted) or not {*counted} <= {*range(ndim)}:
@@ -116,9 +116,9 @@ def transpose_shape(shape: Sequence[int], flatten_axis: int) -> Shape:
 
 
 class QuantizeShardyRules(NamedTuple):
-    """Factors of an input's dimensions and of those of what is quantized from it.
+    """Factors of the dimensions of an input, and of the codes and scales made from it.
 
-    factor_sizes: of the factors that are no dimension anywhere.
+    factor_sizes: sizes of the factors that are only a part of a dimension.
     """
 
     input_spec: Spec
@@ -130,7 +130,7 @@ class QuantizeShardyRules(NamedTuple):
 
 
 class TensorUsage(Enum):
-    """The operand of a product that a tensor is, and whether it is used transposed."""
+    """The operand of a product that a tensor is, and whether it is transposed."""
 
     LHS = 0
     LHS_TRANS = 1
@@ -139,7 +139,7 @@ class TensorUsage(Enum):
 
 
 class QuantizeLayout(Enum):
-    """The directions that are quantized."""
+    """The directions to quantize."""
 
     ROWWISE = JAXX_Quantize_Layout.ROWWISE
     COLWISE = JAXX_Quantize_Layout.COLWISE
@@ -167,7 +167,7 @@ class QuantizeLayout(Enum):
 
     @staticmethod
     def of(rowwise: bool, colwise: bool) -> QuantizeLayout:
-        """Returns the layout with these directions. Errors: ValueError if there is none."""
+        """Returns the layout with these directions. Errors: ValueError if both are False."""
         if not rowwise and not colwise:
             raise ValueError("quantize: rowwise, colwise or both must be True, got neither")
         if rowwise and colwise:
@@ -181,11 +181,10 @@ def _dtypes(mode: int) -> tuple[np.dtype, ...]:
 
 
 def _expand(counts: tuple[int, int], shape: Shape, axis: int, blocks: tuple[int, int]) -> Shape:
-    """Returns the shape of a matrix of scales spread over the dimensions before `axis` and those
-    from it on.
+    """Returns the shape of a matrix of scales, spread over the dimensions on both sides of `axis`.
 
-    The last dimension of each group becomes extent over block, the first takes the rest; where the
-    rest is not whole, as with some padding, the shape stays that of the matrix.
+    On each side the last dimension becomes extent over block, and the first one takes the rest. If
+    the rest is not a whole number, as with some padding, the shape stays a matrix.
     """
     groups = []
     for count, dims, block in zip(counts, (shape[:axis], shape[axis:]), blocks, strict=True):
@@ -202,7 +201,7 @@ def _expand(counts: tuple[int, int], shape: Shape, axis: int, blocks: tuple[int,
 
 @jax.tree_util.register_pytree_node_class
 class ScalingMode(Enum):
-    """Which elements share a scale; a pytree without leaves."""
+    """The set of elements that share a scale; a pytree without leaves."""
 
     NO_SCALING = JAXX_Scaling_Mode.NO_SCALING
     DELAYED_TENSOR_SCALING = JAXX_Scaling_Mode.DELAYED_TENSOR_SCALING
@@ -223,7 +222,7 @@ class ScalingMode(Enum):
         return self in (ScalingMode.DELAYED_TENSOR_SCALING, ScalingMode.CURRENT_TENSOR_SCALING)
 
     def is_1d_block_scaling(self) -> bool:
-        """Returns whether scales are stored as 1-D blocks'. 2-D ones are repeated."""
+        """Returns whether scales are stored as for 1-D blocks: those of 2-D blocks are repeated."""
         return self.is_block_scaling
 
     @property
@@ -246,7 +245,7 @@ class ScalingMode(Enum):
         return _core.is_columnwise_transposed(self.get_scheme())
 
     def get_scheme(self, q_dtype: DTypeLike | None = None) -> str:
-        """Returns the name of the scheme with codes of `q_dtype`; of any of the mode's if None.
+        """Returns the name of the scheme with codes of `q_dtype`; None is any dtype of the mode.
 
         Errors: ValueError if the mode has no such codes.
         """
@@ -269,9 +268,7 @@ class ScalingMode(Enum):
         return jnp.dtype(_core.scale_dtype_of(self.get_scheme()))
 
     def check_scale_inv(self, scale_inv: jax.Array) -> None:
-        """Raises TypeError unless an array has the dtype of the mode's scales; uint8 serves for
-        E8M0.
-        """
+        """Raises TypeError unless an array has the mode's scale dtype; uint8 counts as E8M0."""
         dtype = self.get_scale_dtype()
         dtypes = (dtype, jnp.uint8) if dtype == jnp.float8_e8m0fnu else (dtype,)
         check_array("quantize", f"scale_inv of {self.name}", scale_inv, dtypes)
@@ -295,13 +292,12 @@ class ScalingMode(Enum):
         flatten_axis: int = -1,
         broadcast_2d_scale_shape_to_1d: bool = False,
     ) -> Shape:
-        """Returns the shape of scale_inv for data of `data_shape`, which is in the layout that is
-        stated.
+        """Returns the shape of scale_inv for data of `data_shape` in `data_layout`.
 
-        `flatten_axis` is that of the N layout. Padded scales that do not spread evenly over the
-        dimensions are a matrix.
-        Errors: ValueError if the layout is not the mode's, or a dimension that blocks run along is
-        not a multiple of the block.
+        `flatten_axis` is of the N layout. If padded scales do not spread evenly over the
+        dimensions, the shape is a matrix.
+        Errors: ValueError if the mode has another layout, or a dimension along blocks is not a
+        multiple of the block.
         """
         shape = tuple(data_shape)
         if self is ScalingMode.NO_SCALING:
@@ -370,8 +366,8 @@ class ScalingMode(Enum):
         is_padded: bool = True,
         flatten_axis: int = -1,
     ) -> Shape:
-        """Returns the shape of the scales of `n_groups` groups of rows: of what the largest case
-        needs.
+        """Returns the shape of the scales of `n_groups` groups of rows, for the largest possible
+        case.
         """
         if not self.is_block_scaling:
             return (n_groups,)
@@ -382,7 +378,7 @@ class ScalingMode(Enum):
         )
         if not is_padded:
             return (math.prod(content),)
-        # The dimension along the rows, of which groups have some each.
+        # The dimension along the rows; each group has a part of it.
         along = int(is_colwise and self.is_colwise_transposed)
         multiple = _core.scale_shapes(self.get_scheme(), 1, 1, is_colwise)[1][along]
         last = -(-(content[along] - n_groups + 1) // multiple)
@@ -410,11 +406,11 @@ class ScalingMode(Enum):
         q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE,
         broadcast_2d_scale_shape_to_1d: bool = True,
     ) -> QuantizeShardyRules:
-        """Returns which factors the dimensions of codes and scales share with those of the input.
+        """Returns the factors that the dimensions of codes and scales share with the input.
 
         For programs that partition operators of their own. A dimension of several blocks is their
-        number times their length, and the number is the dimension of the scales; one block cannot
-        be spread. unique_var: begins the names of the factors.
+        number times their length; the number is also the factor of the scales' dimension. A single
+        block cannot be spread. unique_var: prefix of the factors' names.
         Errors: ValueError for tiles whose scales are not repeated.
         """
         if self.is_block_scaling and self.get_block()[0] > 1 and not broadcast_2d_scale_shape_to_1d:
@@ -458,9 +454,7 @@ class ScalingMode(Enum):
         )
 
     def get_quantize_layout(self, usage: TensorUsage) -> QuantizeLayout:
-        """Returns the direction that serves an operand: blocks extend along the contracted
-        dimension.
-        """
+        """Returns the direction of an operand: blocks extend along the contracted dimension."""
         if not self.is_block_scaling or usage in (TensorUsage.LHS, TensorUsage.RHS_TRANS):
             return QuantizeLayout.ROWWISE
         return QuantizeLayout.COLWISE

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the structure of tensors and quantizers into exported programs, and reads it there.
+"""Writes the structure of tensors and quantizers to exported programs, and reads it from them.
 
-A program's file may come from anywhere: the structure is JSON, and a table says what each field may
-be. Importing this module registers the classes with jax.export.
+The file of a program is untrusted. The structure is JSON, and a table lists the legal values of
+each field. Importing this module registers the classes with jax.export.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_BYTES = 65536  # of a structure; the longest fields are a shape and a name
 
 
 class _Field(NamedTuple):
-    """Functions that turn a field's value into JSON, and JSON into the value.
+    """Functions that convert a field's value to JSON and back.
 
-    Errors: KeyError, TypeError or ValueError for what a field cannot be.
+    Errors: KeyError, TypeError or ValueError for an illegal value of the field.
     """
 
     write: Callable[[Any], Any]
@@ -55,7 +55,7 @@ def _checked(is_legal: Callable[[Any], bool], write: Callable[[Any], Any]) -> _F
 
 
 def _integers(values: Sequence[Any]) -> list[int]:
-    """Returns the numbers of a shape. Errors: TypeError for symbolic ones."""
+    """Returns the numbers of a shape. Errors: TypeError for symbolic dimensions."""
     return [operator.index(value) for value in values]
 
 
@@ -94,7 +94,7 @@ _FIELDS = {
     "q_layout": _member_of(QuantizeLayout),
     "scaling_mode": _member_of(ScalingMode),
     "use_rht": _BOOL,
-    # The function that dequantizes is that of the class, in the reader's own program.
+    # The dequantizing function belongs to the class, in the program that reads.
     "_dq_func": _one_of({"tensor": dequantize_tensor, "groups": dequantize_grouped}),
 }
 
@@ -102,7 +102,7 @@ _FIELDS = {
 def _write(cls: type, aux: tuple) -> bytes:
     """Returns the structure as JSON.
 
-    Errors: ValueError for a value that has no text, as a dequantizing function of the caller's own.
+    Errors: ValueError for a value without a JSON form, such as a caller's dequantizing function.
     """
     found = {}
     for name, value in zip(tensor.structure_of(cls), aux, strict=True):
@@ -117,7 +117,7 @@ def _write(cls: type, aux: tuple) -> bytes:
 
 
 def _read(cls: type, text: bytes) -> tuple:
-    """Returns what _write() was given. Errors: ValueError for any other bytes."""
+    """Returns the structure that _write() wrote. Errors: ValueError for any other bytes."""
     try:
         found = json.loads(text) if len(text) <= MAX_BYTES else None
         names = tensor.structure_of(cls)

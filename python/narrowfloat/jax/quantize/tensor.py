@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors as pytrees: data, scales and amaxes are leaves, all else is structure."""
+"""Quantized tensors as pytrees: data, scales and amaxes are leaves, other fields are structure."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _structures: dict[type, tuple[str, ...]] = {}
 
 
 def structure_of(cls: type) -> tuple[str, ...]:
-    """Returns the names of the fields that are no leaves of a class of pytree()."""
+    """Returns the names of the fields that are not leaves, for a class registered by pytree()."""
     return _structures[cls]
 
 
 def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
-    """Registers a dataclass: fields named `children` are its leaves.
+    """Registers a dataclass as a pytree; the fields in `children` are its leaves.
 
-    Unflattening skips the checks of __post_init__: leaves may be anything then, a batch of arrays
-    too.
+    Unflattening skips the checks of __post_init__, because JAX may pass any objects as leaves, such
+    as a batch of arrays.
     """
 
     def register(cls: type[T]) -> type[T]:
@@ -79,20 +79,20 @@ class AbstractBaseTensor(ABC):
 
     @abstractmethod
     def dequantize(self) -> jax.Array | list:
-        """Returns the values, in the dtype of what was quantized and the layout of the data."""
+        """Returns the values in the layout of the data and the dtype of the unquantized tensor."""
 
     @abstractmethod
     def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
-        """Returns the direction that serves an operand. Errors: ValueError if it is not there."""
+        """Returns the direction that an operand needs. Errors: ValueError if it is absent."""
 
     def checkpoint(self, quantizer: object) -> AbstractBaseTensor:
-        """Returns this tensor with its leaves under the quantizer's checkpoint name, if any."""
+        """Returns this tensor, its leaves named by the quantizer's checkpoint name if any."""
         name = getattr(quantizer, "checkpoint_name", None)
         return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
 
     def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> AbstractBaseTensor:
-        """Returns this tensor, asked to lie as `names` say: one per dimension of the input.
-        Scales of blocks are placed with their codes. Errors: NotImplementedError for groups.
+        """Returns this tensor with a sharding constraint; `names` has one name per input dimension.
+        Block scales get the same sharding as their codes. Errors: NotImplementedError for groups.
         """
         raise NotImplementedError(
             f"apply_sharding_constraint_by_logical_axes: {type(self).__name__} is not supported, "
@@ -103,7 +103,7 @@ class AbstractBaseTensor(ABC):
 @pytree(["data", "amax"])
 @dataclass
 class NoScaleTensor(AbstractBaseTensor):
-    """A tensor that is not quantized, and its amax where that is known."""
+    """A tensor that is not quantized, and its amax if that is known."""
 
     data: jax.Array
     amax: jax.Array | None = None
@@ -135,7 +135,7 @@ class NoScaleTensor(AbstractBaseTensor):
 
 
 class ScaledTensor(AbstractBaseTensor):
-    """A quantized tensor of one direction or two."""
+    """A quantized tensor with one or two directions."""
 
 
 @pytree(["data", "amax", "scale_inv"])
@@ -143,8 +143,8 @@ class ScaledTensor(AbstractBaseTensor):
 class ScaledTensor1x(ScaledTensor):
     """Codes and scales of one direction.
 
-    data: codes; transposed in layout T, the dimensions from the flatten axis on first.
-    amax: float32 (1,); scale_inv: without padding; flatten_axis: that of `data` in its own layout.
+    data: codes; transposed in layout T: the dimensions from the flatten axis on come first.
+    amax: float32 (1,); scale_inv: without padding; flatten_axis: of `data` in its own layout.
     """
 
     data: jax.Array
@@ -237,10 +237,10 @@ class ScaledTensor2x(ScaledTensor):
 @pytree(["data", "scale_inv", "amax", "first_dims", "last_dims"])
 @dataclass
 class GroupedScaledTensor1x(ScaledTensor):
-    """Groups of rows, each quantized as if it were alone, one direction.
+    """One direction of groups of rows, each quantized as a tensor of its own.
 
     data, scale_inv: flat, group after group; first_dims: int32 sizes of the groups along axis 0,
-    None where each slice of it is one. original_shape: of the whole, turned in layout T.
+    None if each slice is a group. original_shape: of the whole tensor, transposed in layout T.
     pre_swizzled: scales are swizzled.
     """
 
@@ -282,9 +282,9 @@ class GroupedScaledTensor1x(ScaledTensor):
         return jnp.ones((self.n_groups,), jnp.int32)
 
     def dequantize(self) -> list:
-        """Returns the values group by group; an empty list for an empty one.
+        """Returns the values of each group; an empty list for an empty group.
 
-        Sizes must be concrete.
+        Requires: concrete sizes.
         """
         return self._dq_func(self)
 

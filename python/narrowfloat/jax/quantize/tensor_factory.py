@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantized tensors, whose values the dequantizer finds."""
+"""Makes quantized tensors with the library's functions to dequantize them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ class ScaledTensorFactory:
         has_rht_applied: bool = False,
         pre_swizzled: bool = False,
     ) -> ScaledTensor1x | GroupedScaledTensor1x:
-        """Returns a tensor of one direction; of groups, if one of the three group arguments is
-        given.
+        """Returns a tensor of one direction, grouped if one of the three group arguments is given.
 
-        `flatten_axis` and `original_shape` are those of the input; amax is zero if None.
+        `flatten_axis` and `original_shape` describe the input; an amax of None is zero.
         Errors: TypeError if data is not an array, or scale_inv does not have the mode's dtype;
-        ValueError if groups come without original_shape, or scale_inv has another shape.
+        ValueError for groups without original_shape, or scale_inv has another shape.
         """
         check_array("quantize", "data", data)
         dq_dtype = jnp.dtype(dq_dtype)
@@ -115,8 +114,8 @@ class ScaledTensorFactory:
     ) -> ScaledTensor:
         """Returns a tensor of the layout's directions; `data_layout` has one letter per direction.
 
-        Requires: arrays in these directions; what is given for others is not read.
-        Errors: ValueError for rowwise_has_rht_applied; else those of create_1x.
+        Requires: arrays in these directions. Arrays of the other direction are not read.
+        Errors: ValueError for rowwise_has_rht_applied; else as create_1x.
         """
         if rowwise_has_rht_applied:
             raise ValueError("quantize: rowwise_has_rht_applied must be False")

@@ -10,7 +10,7 @@ import importlib
 
 from narrowfloat.debug._namespace import namespace, namespace_api, set_namespace
 
-# Names that are imported at their first use: they need torch.
+# Names that are imported at their first use, because they need torch.
 _LAZY = {
     "fake_quantize": "narrowfloat.debug._fake_quantize",
     "set_weight_tensor_tp_group_reduce": "narrowfloat.debug.pytorch.debug_state",

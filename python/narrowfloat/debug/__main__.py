@@ -13,8 +13,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Characters that move the cursor or turn the direction of the text after them, except line feeds:
-# those that the program `narrowfloat` escapes.
+# Characters that move the cursor or change the direction of the text after them, except line feeds.
+# The program `narrowfloat` escapes the same ones.
 _STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -26,11 +26,11 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     UNSUPPORTED = 3
     FAILURE = 4
-    PIPE_CLOSED = 141  # as a program that SIGPIPE ended
+    PIPE_CLOSED = 141  # as of a program that SIGPIPE ends
 
 
 class Failure(Exception):
-    """Ends the command. kind: the word for it in JSON."""
+    """Ends the command with an error. kind: the name of the error in JSON."""
 
     def __init__(self, code: Exit, kind: str, message: str) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
-    """Returns the exit code, the report for JSON and the one for people."""
+    """Returns the exit code, the report as JSON and the report as text."""
     try:
         from narrowfloat.debug import _check, _config_file
     except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _escaped(text: str) -> str:
-    """Escapes control characters and marks of direction, which names from files may hold."""
+    """Escapes control characters and direction marks, which names in files may contain."""
     return _STEERING.sub(
         lambda found: (r"\x{:02x}" if found[0] < "\u0100" else r"\u{:04x}").format(ord(found[0])),
         text,
@@ -121,7 +121,7 @@ def _escaped(text: str) -> str:
 
 
 def _print(text: str) -> Exit | None:
-    """Prints to standard output. Returns the exit code if that failed."""
+    """Prints to standard output. Returns the exit code if that fails."""
     if not text:
         return None
     try:
@@ -129,7 +129,7 @@ def _print(text: str) -> Exit | None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         print(text, flush=True)
     except OSError as error:
-        if sys.stdout is not None:  # Python flushes it again
+        if sys.stdout is not None:  # Python flushes it again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return Exit.PIPE_CLOSED

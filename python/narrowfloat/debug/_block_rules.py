@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of features' blocks: which keys and values a block may have, what is wrong in it, and
-which of its keys nothing reads."""
+"""Rules for the blocks of features: legal keys and values, and the keys that no call reads."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ def require_flag(config: Narrowed, key: str) -> None:
 class Rules:
     """The rules of one feature.
 
-    axes: "gemm", "tensor" or both, what its block must list. keys: its parameters. check: raises
-    what the feature raises for a narrowed block when it is called. strict: keys for the axis that
-    the feature does not look at are errors, not passed over.
+    axes: "gemm", "tensor" or both: the lists that its block needs. keys: its parameters. check:
+    raises the feature's errors for a narrowed block. strict: keys of an axis that the feature does
+    not use are errors instead of being ignored.
     """
 
     axes: tuple[str, ...]
@@ -143,11 +142,11 @@ RULES: dict[str, Rules] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong in a block.
+    """A problem in a block.
 
-    error: what is raised, when the configuration is loaded if it is `fatal`, else when a layer
-    that the section selects makes the call. Blocks whose error is not fatal are in use in
-    configurations that never come to that call.
+    error: the exception that is raised. If `fatal`, it is raised when the configuration is loaded,
+    else when a selected layer makes the call. Existing configurations contain blocks with errors
+    that are not fatal, and never make that call.
     """
 
     error: Exception
@@ -155,9 +154,7 @@ class Finding:
 
 
 def findings(feature: str, block: object) -> Iterator[Finding]:
-    """Yields all that is wrong in the block of one of the features in RULES, most basic things
-    first.
-    """
+    """Yields the problems in the block of a feature in RULES, the most basic ones first."""
     if not isinstance(block, Mapping):
         yield Finding(
             ValueError(f"{ERROR} The block of {feature} must be a mapping, got {block!r}.")
@@ -209,7 +206,7 @@ def _findings_of_pair(
 ) -> Iterator[Finding]:
     try:
         config = narrow(block, gemm, tensor)
-    except ValueError as error:  # a list is missing; the feature needs it when a layer calls
+    except ValueError as error:  # a list is missing; needed only when a layer makes a call
         yield Finding(error, fatal=False)
         return
     except AssertionError as error:
@@ -239,7 +236,7 @@ def _check_names(block: Mapping[str, Any]) -> None:
 
 
 def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
-    """Keys that no narrowing of this block meets, because nothing is listed or all is elsewhere."""
+    """Yields findings for keys that no call reads, because their gemm or tensor is not listed."""
     axes = rules.axes if rules.strict else ("gemm", "tensor")
     lists = tuple(key for key in AXIS_KEYS if key.startswith(axes))
     allowed = (*rules.keys, *lists, "enabled")
@@ -253,7 +250,7 @@ def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def unread(feature: str, block: Mapping[str, Any]) -> Iterator[str]:
-    """Messages about an enabled block in which nothing else is wrong."""
+    """Yields messages about an enabled block that has no other problem."""
     yield from _in_lists(block, "")
     if RULES[feature].axes == ("gemm", "tensor"):
         yield from _without_use(block)
@@ -276,7 +273,7 @@ def _in_lists(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _without_use(block: Mapping[str, Any]) -> Iterator[str]:
-    """Gemms and tensors that are listed, but never with one another as a layer has them."""
+    """Yields messages about listed gemms and tensors that never form a pair of a layer."""
     pairs = [(g, t) for g in GEMMS for t in TENSORS if narrow(block, g, t) is not None]
     used = [(gemm, tensor) for gemm, tensor in pairs if gemm in USES[tensor].gemms]
     if not pairs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a configuration without running the model: its problems, and the plan of each layer."""
+"""Checks a configuration without running the model: lists its problems and plans each layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_KEYS = ("enabled", "layers")
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem that would stop the run or be ignored by it, and its place."""
+    """A problem that would stop the run or be ignored by it, and its location."""
 
     place: str
     message: str
@@ -48,13 +48,13 @@ class Report:
     by_layer: bool = False
 
     def add(self, place: str, message: str) -> None:
-        """Notes a problem, once."""
+        """Adds a problem unless it is listed already."""
         problem = Problem(place, message)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the keys of docs/debug.md."""
+        """Returns a dict with the keys of docs/debug.md."""
         plans = {name: plan.as_json() for name, plan in self.plans.items()}
         for name, section in self.sections.items():
             plans[name]["section"] = section
@@ -65,10 +65,10 @@ class Report:
 
 
 def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
-    """Returns what is wrong with a configuration, and the plan of each layer.
+    """Returns the problems of a configuration, and the plan of each layer.
 
-    layers: the names of all layers of the model; None if they are not known. The plan is that of a
-    layer which is quantized; it is missing where problems leave none.
+    layers: the names of all layers of the model; None if they are not known. The plan is for a
+    quantized layer; it is missing if problems prevent a plan.
     Errors: ModuleNotFoundError without the host.
     """
     report = Report(by_layer=layers is not None)
@@ -93,7 +93,7 @@ def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
 
 
 def _check_section(report: Report, name: str, section: object) -> bool:
-    """Returns whether the section is enabled and can be looked at further."""
+    """Returns whether the section is enabled; adds its problems to the report."""
     place = f"section {name}"
     if not isinstance(section, Mapping):
         report.add(place, f"a section must be a mapping, got {section!r}")
@@ -139,14 +139,14 @@ def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> N
 
 
 def _words(error: Exception) -> str:
-    """Returns what an error says, without the mark that it has in a run's log."""
+    """Returns the text of an error without the prefix that it has in a run's log."""
     return str(error).removeprefix(ERROR).strip()
 
 
 def _choose(
     report: Report, config: Mapping[str, Any], enabled: list[str], layers: list[str] | None
 ) -> dict[str, str]:
-    """Returns what to plan, and by which section: layers, or sections themselves."""
+    """Returns the layers to plan and the configuration section of each; else the sections."""
     if layers is None:
         return {name: name for name in enabled}
     chosen: dict[str, list[str]] = {layer: [] for layer in layers}
@@ -204,7 +204,7 @@ def _make_plans(
         try:
             plan = Planner(api, blocks).plan()
         except (AssertionError, ValueError) as error:
-            # Problems of its blocks that need no plan are listed already.
+            # Problems of its blocks that were found without a plan are listed already.
             if not any(
                 problem.place.startswith(f"section {section}") for problem in report.problems
             ):
@@ -218,7 +218,7 @@ def _make_plans(
 
 
 def text(report: Report) -> str:
-    """Problems first, then the plan of each layer; layers with equal plans are listed together."""
+    """Returns the problems, then the plans; layers with equal plans are listed together."""
     lines = [str(problem) for problem in report.problems]
     groups: dict[str, list[str]] = {}
     for name in report.plans:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations and lists of layers as they come from files, which may hold anything."""
+"""Reads configurations and lists of layers from untrusted files."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import yaml
 
-# Far above any configuration, far below the limits of parsers.
+# Limits far above any configuration and far below the limits of parsers.
 LARGEST_FILE = 100_000
 MOST_VALUES = 100_000
 DEEPEST = 32
 
 
 class BadFile(ValueError):
-    """A file that is no configuration at all; the message says why."""
+    """An error for a file that is not a configuration; the message has the reason."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Also notes keys that appear twice in a mapping, of which the host sees the last.
+    """Loads YAML and lists keys that appear twice in a mapping, of which the host reads the last.
 
-    Errors: BadFile where merges of merges name too many values. They are counted as written, since
-    PyYAML before 6.0.4 holds every one of them, and later ones each key once.
+    Errors: BadFile if nested merges name too many values. They are counted as written, since PyYAML
+    before 6.0.4 stores every one of them, and later versions each key once.
     """
 
     def __init__(self, stream: str) -> None:
@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
                     self._merged += self._sizes[source]
                 if self._merged > MOST_VALUES:
                     raise BadFile(f"merges more than {MOST_VALUES} values")
-        self._sizes.setdefault(node, size)  # a second call sees a mapping without merges
+        self._sizes.setdefault(node, size)  # a second call gets a mapping without merges
         super().flatten_mapping(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -76,8 +76,8 @@ def _read_text(path: Path, what: str) -> str:
 def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
     """Returns the sections of a configuration by name, and messages for keys that appear twice.
 
-    Errors: BadFile unless it is YAML of plain values, a mapping, neither large nor deep, aliases
-    written out; OSError if the disk fails.
+    Errors: BadFile unless it is YAML of plain values and a mapping that, with aliases expanded, is
+    neither large nor deep; OSError if the disk fails.
     """
     text = _read_text(path, "a configuration")
     try:
@@ -101,9 +101,9 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _count(value: object, depth: int, left: int) -> int:
-    """Returns how many values may still come after this one.
+    """Returns the number of values that may still follow this one.
 
-    Errors: BadFile for too many or too deep.
+    Errors: BadFile for too many values or too deep nesting.
     """
     if depth == 0:
         raise BadFile(f"is nested more than {DEEPEST} deep")
@@ -119,7 +119,7 @@ def _count(value: object, depth: int, left: int) -> int:
 
 
 def read_layers(path: Path) -> list[str]:
-    """Returns the names of layers, one per line; empty lines do not count.
+    """Returns the names of layers, one per line; empty lines are ignored.
 
     Errors: BadFile unless it is text and names each layer once; OSError if the disk fails.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors with the values that a narrow format leaves of them."""
+"""Fake quantization: tensors with the values that remain after a narrow format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Quantizes and dequantizes; the gradient passes as it is."""
+    """Quantizes and dequantizes; passes the gradient through unchanged."""
 
     @staticmethod
     def forward(ctx: Context, x: torch.Tensor, fp8_format: str) -> torch.Tensor:
@@ -40,8 +40,8 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
     if in_blocks:
         _core.check_whole_blocks(fp8_format, scheme, tuple(tensor.shape))
         return scheme, {}
-    # The reference's largest magnitude is NaN where a value is, and the scale then 1; that of the
-    # kernels passes over NaN.
+    # In TransformerEngine the amax is NaN if a value is NaN, and the scale is then 1. The kernels'
+    # amax ignores NaN.
     bounds = torch.stack(torch.aminmax(tensor))
     return scheme, {} if bool(torch.isfinite(bounds).all()) else {"scale": 1.0}
 
@@ -49,17 +49,17 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
 def fake_quantize(
     tensor: torch.Tensor, fp8_format: str, out: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """Returns the values of `tensor` after it was quantized once and dequantized again.
+    """Returns the values of `tensor` after quantizing and dequantizing it.
 
     Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned,
                 a quantized one is dequantized.
     fp8_format: FP8E4M3 or FP8E5M2, scaled by the largest magnitude of the whole tensor; MXFP8E4M3
                 or MXFP8E5M2 in blocks along the last dimension; or the name of any scheme.
-    out:        takes a copy of the result, converted and broadcast as copy_ does; then None is
-                returned.
-    Gradient:   that of the result, unchanged.
+    out:        receives a copy of the result, converted and broadcast as by copy_; returns None
+                then.
+    Gradient:   the gradient of the result, unchanged.
     Errors:     AssertionError for a dtype other than float32, float16 and bfloat16 and for an
-                unknown format; ValueError for a shape that the format does not take;
+                unknown format; ValueError for a shape that the format does not support;
                 NotImplementedError unless the tensor is on the CPU.
     Source:     TransformerEngine's debug feature FakeQuant: scale 1 if any value is not finite.
     """

@@ -9,7 +9,7 @@ from narrowfloat import _core
 
 
 class Format(NamedTuple):
-    """The scheme behind one of TransformerEngine's names, and whether it has blocks."""
+    """The scheme of one of TransformerEngine's format names, and whether it has blocks."""
 
     scheme: str
     in_blocks: bool

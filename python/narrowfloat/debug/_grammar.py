@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemms, tensors, and which part of a feature's block in a configuration is meant for which."""
+"""Names of gemms and tensors, and the selection of a block's parameters for a gemm or tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GEMMS = ("fprop", "wgrad", "dgrad")
 
 
 class Use(NamedTuple):
-    """The gemms that see a tensor; results are of one gemm."""
+    """The gemms that use a tensor; a result belongs to one gemm."""
 
     rowwise: str
     columnwise: str | None = None
@@ -40,11 +40,11 @@ OPERANDS: dict[str, tuple[str, ...]] = {
     for gemm in GEMMS
 }
 
-# The words of a block that choose gemms and tensors, each also with "_struct" behind it.
+# The keys of a block that select gemms and tensors, each also with the suffix "_struct".
 AXES = ("gemms", "tensors")
 AXIS_KEYS = tuple(axis + suffix for axis in AXES for suffix in ("", "_struct"))
 
-# The arguments that route a layer's call of an api and narrow its block.
+# The arguments of each api that select features and the parameters of their blocks.
 SELECTORS: dict[str, tuple[str, ...]] = {
     "fp8_gemm_enabled": ("gemm",),
     "modify_tensor_enabled": ("tensor_name", "gemm"),
@@ -58,14 +58,14 @@ DEFAULT_SELECTORS = ("tensor_name", "gemm")
 
 
 def require_gemm(gemm: object) -> None:
-    """Raises AssertionError unless it is one of GEMMS."""
+    """Raises AssertionError unless `gemm` is in GEMMS."""
     if gemm not in GEMMS:
         names = ", ".join(f"'{name}'" for name in GEMMS)
         raise AssertionError(f"{ERROR} Invalid gemm: {gemm}. It must be one of the [{names}].")
 
 
 def require_tensor(tensor: object) -> None:
-    """Raises ValueError unless it is one of TENSORS."""
+    """Raises ValueError unless `tensor` is in TENSORS."""
     if tensor not in TENSORS:
         names = ", ".join(f"'{name}'" for name in TENSORS)
         raise ValueError(f"{ERROR} Invalid tensor: {tensor}. It must be one of the [{names}].")
@@ -84,7 +84,7 @@ def names_of(listed: object) -> list[Any]:
 
 
 def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
-    """Returns the entries of a `<axis>_struct` list; nothing is an empty one.
+    """Returns the entries of a `<axis>_struct` list; None is an empty list.
 
     Errors: ValueError for a value of another form or an entry without its `gemm` or `tensor`.
     """
@@ -104,12 +104,11 @@ def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
 def narrow(
     block: Mapping[str, Any], gemm: str | None = None, tensor: str | None = None
 ) -> dict[str, Any] | None:
-    """Returns what a feature's block says for one gemm, one tensor, or a tensor of a gemm.
+    """Returns the parameters of a block for one gemm, one tensor, or a tensor of a gemm.
 
-    None if they are not listed. The lists that were looked through are gone, and `gemm` and
-    `tensor` stand in their place; of a parameter that stands at several levels the innermost
-    counts, and of two entries for one name the first. Entries of `gemms_struct` without tensors of
-    their own have those beside `gemms_struct`.
+    Returns None if they are not listed. `gemm` and `tensor` replace the lists. The innermost value
+    of a parameter applies, and the first of two entries with one name. Entries of `gemms_struct`
+    without own tensors use the tensors beside `gemms_struct`.
     Errors: ValueError without the lists; AssertionError for an unknown gemm, or for
     `enabled` within `gemms_struct`.
     """
@@ -147,7 +146,7 @@ def _narrow_to_gemm(block: dict[str, Any], gemm: str, tensor: str | None) -> dic
 def _merge_entry(
     block: dict[str, Any], entry: dict[str, Any], tensor: str | None
 ) -> dict[str, Any] | None:
-    """Returns an entry of `gemms_struct` over the keys beside the list."""
+    """Returns the keys beside `gemms_struct`, overridden by one of its entries."""
     if tensor is not None:
         outer: dict[str, Any] = {
             key: block.pop(key) for key in ("tensors", "tensors_struct") if key in block

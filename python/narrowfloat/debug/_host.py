@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nvdlfw-inspect host as features use it; without it they can be imported and not run."""
+"""Imports the nvdlfw-inspect host for features; without it they can be imported but not run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
         raise
 
     class _Missing:
-        """Stands where the host would."""
+        """Replaces the host if it is not installed."""
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any name of the host
             raise ModuleNotFoundError(
@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
     BaseConfigAPIMapper = BaseNamespaceAPI = object
 
     def api_method(func: Callable) -> Callable:
-        """Marks a method that the host may route to."""
+        """Marks a method that the host may call."""
         vars(func)["is_api"] = True
         return func
 
@@ -42,10 +42,10 @@ PACKAGE = "narrowfloat.debug.features"
 
 
 def _original(copy: type) -> type | None:
-    """Returns the package's class, if `copy` was made by the host executing its file once more.
+    """Returns the package's class if the host made `copy` by executing its file again, else None.
 
-    Importing the package registers nothing; each initialize() of the host does. What it then
-    registers is the package's own class, so there is one of each, whoever looks at it.
+    Importing the package registers nothing; each initialize() of the host executes the files of
+    features. Registering the package's own class keeps one class of each name.
     """
     if copy.__module__.startswith(PACKAGE):
         return None
@@ -53,7 +53,7 @@ def _original(copy: type) -> type | None:
 
 
 def feature(cls: Class) -> Class:
-    """Registers a feature of ours in the namespace that is in use."""
+    """Registers a feature of narrowfloat in the namespace in use."""
     original = _original(cls)
     if original is not None:
         Registry.register_feature(namespace=namespace())(original)
@@ -61,7 +61,7 @@ def feature(cls: Class) -> Class:
 
 
 def namespace_class(cls: Class) -> Class:
-    """Registers the class of the namespace's own object."""
+    """Registers the class of the namespace's API object."""
     original = _original(cls)
     if original is not None:
         Registry.register_namespace_api(namespace=namespace())(original)
@@ -72,7 +72,7 @@ _sessions_ended = 0
 
 
 def note_end_of_session() -> None:
-    """Lets log() write again what it wrote in the last session."""
+    """Makes log() repeat the messages of the session that ends."""
     global _sessions_ended
     _sessions_ended += 1
 
@@ -80,7 +80,7 @@ def note_end_of_session() -> None:
 def log(message: str, layer_name: str | None = None, level: int = logging.INFO) -> None:
     """Writes to the session's log, once per session for a message and a layer.
 
-    By itself the host would write once per process for a line of code.
+    The host alone would write once per process and line of code.
     """
     once_for = (message, _sessions_ended)
     debug_api.log_message(message, layer_name, level=level, extra_cachable_args=once_for)

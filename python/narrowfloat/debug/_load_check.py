@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks through a configuration when the host loads it."""
+"""Checks a configuration when the host loads it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from narrowfloat.debug._host import PACKAGE, debug_api
 
 
 def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
-    """Yields (section, feature, block) of all enabled sections; what is malformed is the host's to
-    say.
-    """
+    """Yields (section, feature, block) of all enabled sections; the host reports malformed ones."""
     if not isinstance(config, Mapping):
         return
     for section, content in config.items():
@@ -28,7 +26,7 @@ def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _read(source: object) -> object:
-    """Returns what initialize() was given: a configuration, or the path of a YAML file with one."""
+    """Returns the argument of initialize(): a configuration, or the one in a YAML file."""
     if not isinstance(source, str | Path):
         return source
     import yaml
@@ -36,14 +34,14 @@ def _read(source: object) -> object:
     try:
         with open(source) as file:
             return yaml.safe_load(file)
-    except FileNotFoundError:  # which the host reports before it goes on
+    except FileNotFoundError:  # the host reports it later
         return None
 
 
 class CheckedFeatures(dict):
-    """A namespace's features by name, which check the configuration that asks for them.
+    """The features of a namespace by name; the first lookup checks the configuration.
 
-    The host has no hook for it: it looks names up here while it loads, and then is the time.
+    The host has no hook for checks, but looks up names here while it loads a configuration.
     Errors of the lookup: the first fatal finding. Others are warnings.
     """
 

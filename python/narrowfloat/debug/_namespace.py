@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HOST = "nvdlfw_inspect.api"
 
-# TransformerEngine's, so that its YAML files work unchanged.
+# TransformerEngine's name, so that its YAML files work unchanged.
 DEFAULT = "transformer_engine"
 VARIABLE = "NF_DEBUG_NAMESPACE"
 
@@ -20,7 +20,7 @@ _chosen: str | None = None
 
 
 def namespace() -> str:
-    """Returns the namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the
+    """Returns the namespace: the one of set_namespace(), else $NF_DEBUG_NAMESPACE, else the
     default.
 
     The host reads it at every initialize().
@@ -29,10 +29,10 @@ def namespace() -> str:
 
 
 def set_namespace(name: str | None) -> str:
-    """Chooses the namespace of sessions that begin from now on; None goes back to the default.
+    """Sets the namespace of sessions that begin later; None restores the default.
 
-    With a name of our own, narrowfloat's features and TransformerEngine's can be loaded in one
-    process, and a section of a configuration may hold a block of each. Returns the one before.
+    With a different name, narrowfloat's features and TransformerEngine's can be loaded in one
+    process, and a section of a configuration may hold a block of each. Returns the previous name.
     Errors: ValueError unless `name` is an identifier other than the host's own "base".
     """
     global _chosen
@@ -43,10 +43,7 @@ def set_namespace(name: str | None) -> str:
 
 
 def namespace_api() -> BaseNamespaceAPI:
-    """Returns the namespace's object in the running session, as `debug_api.<namespace>` gives it.
-
-    Errors: RuntimeError without a session.
-    """
+    """Returns `debug_api.<namespace>` of the session. Errors: RuntimeError without a session."""
     host = sys.modules.get(HOST)
     if host is None:
         raise RuntimeError("narrowfloat.debug: no session runs; call nvdlfw_inspect's initialize()")

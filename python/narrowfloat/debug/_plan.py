@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans what a section's blocks will do to a layer, for each gemm and tensor, by asking the
-features."""
+"""Plans the effect of a section's blocks on a layer, by gemm and tensor, by calling features."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ CHOSEN = ("gemm", "tensor", "enabled")
 
 @dataclass(frozen=True)
 class Step:
-    """The change of a tensor for a gemm, and the feature that makes it, with its parameters.
+    """The plan of a tensor for a gemm, and the feature that causes it, with its parameters.
 
-    plan: in the words of a DebugQuantizer.
+    plan: a plan constant of debug_quantization.py.
     """
 
     plan: str
@@ -36,21 +35,22 @@ class Step:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the keys of docs/debug.md."""
+        """Returns a dict with the keys of docs/debug.md."""
         return {"plan": self.plan, "feature": self.feature, "parameters": dict(self.parameters)}
 
 
 @dataclass
 class LayerPlan:
-    """gemms: steps by gemm and tensor, as the layer quantizes. seen: by tensor and feature, the
-    parameters of what looks at it. findings: what cannot be done."""
+    """gemms: steps by gemm and tensor, for a quantized layer. seen: parameters of the inspecting
+    features, by tensor and feature. findings: problems.
+    """
 
     gemms: dict[str, dict[str, Step]] = field(default_factory=dict)
     seen: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the keys of docs/debug.md."""
+        """Returns a dict with the keys of docs/debug.md."""
         steps = {
             g: {t: s.as_json() for t, s in tensors.items()} for g, tensors in self.gemms.items()
         }
@@ -58,14 +58,14 @@ class LayerPlan:
 
 
 class Planner:
-    """Asks the namespace's object `api` of a running session, as a layer's calls would."""
+    """Calls the namespace's API object `api` of a running session, as layers do."""
 
     def __init__(self, api: BaseNamespaceAPI, blocks: Blocks) -> None:
         self._api = api
         self._blocks = blocks
 
     def plan(self) -> LayerPlan:
-        """Returns the plan of every gemm, for a layer that is quantized."""
+        """Returns the plan of every gemm of a quantized layer."""
         made = LayerPlan()
         for gemm in GEMMS:
             off = self._features_off(gemm)
@@ -99,7 +99,7 @@ class Planner:
         return found
 
     def _features_off(self, gemm: str) -> list[str]:
-        """Returns the features that turn a gemm's quantization off, if together they do."""
+        """Returns the features that disable a gemm's quantization, if their merged result does."""
         routed = self._routed("fp8_gemm_enabled", gemm=gemm)
         features = self._api.namespace_features
         answers = [
@@ -126,9 +126,7 @@ class Planner:
         return Step(HIGH_PRECISION, off[0]) if off else Step(STANDARD_QUANTIZE)
 
     def _mixtures(self, gemm: str, steps: Mapping[str, Step], off: list[str]) -> Iterator[str]:
-        """Yields a finding for each modified operand that stays quantized although its gemm is
-        off.
-        """
+        """Yields a finding for each gemm with one quantized and one unquantized operand."""
         operands = {tensor: steps[tensor] for tensor in OPERANDS[gemm]}
         quantized = [
             tensor

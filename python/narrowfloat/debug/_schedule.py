@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which iterations a feature acts."""
+"""Computes the iterations in which a feature acts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from narrowfloat.debug._grammar import ERROR
 
 SCHEDULE_KEYS = ("freq", "start_step", "end_step", "start_end_list")
 
-# As a last step: there is none.
+# As an end_step: the interval has no end.
 ENDLESS = -1
 
 Interval = tuple[int, int | None]
@@ -24,9 +24,9 @@ def _require_step(value: object, name: str, least: int) -> None:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Iterations that `freq` divides within intervals, both ends included.
+    """The multiples of `freq` within intervals, both ends included.
 
-    An interval whose end is None does not end.
+    An end of None is no end.
     """
 
     freq: int
@@ -34,7 +34,7 @@ class Schedule:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Schedule:
-        """Returns what `freq`, `start_step`, `end_step` and `start_end_list` of a block say.
+        """Returns the schedule of a block: `freq`, `start_step`, `end_step` and `start_end_list`.
 
         Errors: ValueError for an invalid value.
         """
@@ -53,10 +53,10 @@ class Schedule:
         start_end_list: str | Sequence[Sequence[int]] | None,
         freq: int,
     ) -> Schedule:
-        """Returns the schedule of these values; `start_end_list` stands in for both steps.
+        """Returns the schedule of these values; `start_end_list` replaces both steps.
 
-        Errors: ValueError unless freq is positive, steps are not negative but for an end of -1,
-        which means none, and no interval ends before it starts.
+        Errors: ValueError unless freq is positive, steps are 0 or more (or an end of -1, for no
+        end), and no interval ends before it starts.
         """
         _require_step(freq, "freq", 1)
         if start_step is not None:
@@ -73,7 +73,7 @@ class Schedule:
         return cls(freq, tuple(sorted(intervals, key=lambda pair: pair[0])))
 
     def at(self, iteration: int) -> tuple[bool, int | None]:
-        """Returns whether it acts in this iteration, and the next later one in which it does."""
+        """Returns whether the feature acts in this iteration, and its next later iteration."""
         following = [self._first_in(interval, iteration + 1) for interval in self.intervals]
         return (
             any(self._first_in(interval, iteration) == iteration for interval in self.intervals),
@@ -81,16 +81,16 @@ class Schedule:
         )
 
     def _first_in(self, interval: Interval, begin: int) -> int | None:
-        """Returns the first iteration from `begin` on that the interval and `freq` allow."""
+        """Returns the first iteration of the interval from `begin` on that `freq` divides."""
         start, end = interval
         first = -(-max(begin, start) // self.freq) * self.freq
         return first if end is None or first <= end else None
 
 
 def is_due(config: Mapping[str, Any], iteration: int) -> bool:
-    """Returns whether the schedule of a block has the iteration.
+    """Returns whether the schedule of a block contains the iteration.
 
-    Features are also shown tensors in iterations that only another feature of the layer asked for.
+    Features are also called in iterations of other features of the layer.
     Errors: as Schedule.of.
     """
     return Schedule.of(config).at(iteration)[0]

@@ -40,7 +40,7 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
-# In the order in which the host looks at them; entries after the first two are not read.
+# In the order in which the host reads them; after one of the first two it reads no other.
 SELECTORS: dict[str, tuple[Callable[[object], bool], str]] = {
     "exact_layer_names": (_is_names, "a list of names"),
     "layer_name_regex_pattern": (_is_pattern, "a regular expression"),
@@ -51,7 +51,7 @@ ALONE = ("exact_layer_names", "layer_name_regex_pattern")
 
 
 def findings_of_selectors(layers: object) -> Iterator[str]:
-    """Yields all that is wrong with the `layers` of a section."""
+    """Yields a message for each problem in the `layers` of a section."""
     if not isinstance(layers, Mapping):
         yield f"layers must be a mapping of {', '.join(SELECTORS)}, got {layers!r}"
         return
@@ -71,9 +71,9 @@ def findings_of_selectors(layers: object) -> Iterator[str]:
 
 
 def _matches(layers: Mapping[str, Any], layer: str) -> bool:
-    """Returns what the host answers for a name.
+    """Returns whether the host selects a layer by its name.
 
-    Raises ValueError or IndexError for names that it cannot judge.
+    Errors: ValueError or IndexError for names that the host cannot check.
     """
     from nvdlfw_inspect.config_manager import ConfigSpec, is_layer_in_cfg
 
@@ -83,8 +83,8 @@ def _matches(layers: Mapping[str, Any], layer: str) -> bool:
 
 
 def select(layers: Mapping[str, Any], names: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the layers that well-formed selectors select, and findings: entries without a layer,
-    names that the host cannot judge or refuses.
+    """Returns the layers that valid selectors select, and findings: entries without a layer, and
+    layers at which the host raises an error.
     """
     selected, refused = [], []
     for name in names:

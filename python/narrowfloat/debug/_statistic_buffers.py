@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics between the tensors that feed them and the log: over microbatches and ranks."""
+"""Buffers of statistics, which merge values over microbatches and ranks until they are logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, float]
 
 
 class _Buffer:
-    """The numbers that were fed for one tensor of one layer since the last log."""
+    """The values that were added for one tensor of one layer since the last log."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class _Buffer:
         self.skip_reduction = False
 
     def feed(self, sample: Sample, iteration: int) -> None:
-        """Adds a tensor; of a weight, which microbatches share, the first one stays."""
+        """Adds a tensor; for a weight, which microbatches share, keeps the first one."""
         self.iteration = iteration
         if self.row is not None and not self.reduce_within_microbatch:
             return
@@ -47,7 +47,7 @@ class _Buffer:
         self.row = row if self.row is None else merge(self.parts, [self.row, row])
 
     def log(self, rows: list[Row]) -> dict[tuple, torch.Tensor]:
-        """Writes the statistics of these rows, and begins anew."""
+        """Writes the statistics of these rows, and clears the buffer."""
         from nvdlfw_inspect.logging import MetricLogger
 
         parts = merge(self.parts, rows)
@@ -69,15 +69,15 @@ Key = tuple[str, str, Hashable]
 class StatsBuffers:
     """The buffers of all tensors, by layer, tensor and options.
 
-    Ranks exchange rows at the end of an iteration in which some layer was to feed. Every rank that
-    was asked for a schedule has these iterations, whether its own layer ran or not.
+    Ranks exchange rows at the end of iterations in a layer's schedule. Every rank that stores the
+    schedule exchanges in these iterations, even if its own layer did not run.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all buffers and schedules."""
         self.buffers: dict[Key, _Buffer] = {}
         self._groups: dict[Any, list[Key]] = {}
         self._schedules: dict[tuple[str, str, str], Schedule] = {}
@@ -86,7 +86,7 @@ class StatsBuffers:
     def note_schedule(
         self, layer_name: str, tensor_name: str, feature: str, schedule: Schedule
     ) -> None:
-        """Remembers when a tensor is going to feed."""
+        """Stores the iterations in which a tensor is added."""
         self._schedules[layer_name, tensor_name, feature] = schedule
 
     def try_add_buffer(
@@ -98,11 +98,11 @@ class StatsBuffers:
         reduction_group: Group,
         reduce_within_microbatch: bool,
     ) -> None:
-        """Makes the buffer of a tensor, unless it is there.
+        """Makes the buffer of a tensor, unless it exists.
 
-        options: sets apart the features that log the same tensor. reduction_group: of the ranks
-        whose tensors count together; None is all. reduce_within_microbatch: whether tensors fed
-        before the next log count together too.
+        options: distinguishes features that log the same tensor. reduction_group: the ranks to
+        merge; None is all. reduce_within_microbatch: whether tensors added before the next log are
+        merged too.
         """
         key = (layer_name, tensor_name, options)
         if key in self.buffers:
@@ -120,10 +120,10 @@ class StatsBuffers:
         skip_reduction: bool,
         aux_dict: Mapping[str, Any] | None = None,
     ) -> None:
-        """Feeds a tensor to its buffer; an empty one is passed over.
+        """Adds a tensor to its buffer; ignores an empty one.
 
-        aux_dict: the tensor's quantized forms by recipe, "" for the one that trains.
-        skip_reduction: logs what this rank has.
+        aux_dict: the tensor's quantized forms by recipe, "" for the layer's recipe.
+        skip_reduction: logs the values of this rank alone.
         """
         quantized = aux_dict or {}
         self.at_least_one_layer_fed = True
@@ -134,10 +134,10 @@ class StatsBuffers:
             buffer.feed(Sample(tensor, quantized), iteration)
 
     def log_stats(self) -> dict[tuple, torch.Tensor]:
-        """Logs what was fed since the last call, over the ranks of each buffer's group.
+        """Logs the values added since the last call, merged over the ranks of each buffer's group.
 
-        Returns {(layer, tensor, statistic, iteration): value}, values float32 and 0-D; a rank has
-        those that it fed itself. Returns {} at once if nothing was fed and no schedule was due.
+        Returns {(layer, tensor, statistic, iteration): value}, values float32 and 0-D, of tensors
+        that this rank added. Returns {} at once if none was added and no schedule was due.
         """
         if not self.at_least_one_layer_fed and not self._is_due():
             return {}
@@ -156,9 +156,9 @@ class StatsBuffers:
         return logged
 
     def _is_due(self) -> bool:
-        """Returns whether a rank may have fed in the iteration that ends.
+        """Returns whether the schedule of any layer contains the iteration that ends.
 
-        Requires: the host has counted that iteration already.
+        Requires: the host has already incremented its iteration.
         """
         if not self._schedules or not torch.distributed.is_initialized():
             return False
@@ -167,7 +167,7 @@ class StatsBuffers:
 
 
 def _exchange(rows: dict[Key, Row], group: Group) -> list[dict[Key, Row]]:
-    """Returns the rows of all ranks of a group, in their order."""
+    """Returns the rows of all ranks of a group, in the order of ranks."""
     distributed = torch.distributed
     if not distributed.is_initialized() or distributed.get_world_size(group) == 1:
         return [rows]

@@ -16,12 +16,12 @@ from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
 from narrowfloat.pytorch._types import TensorLike
 
-# Why a layer is skipped.
+# The reason why a layer is skipped.
 NO_QUANTIZER = "layer runs in high precision (no quantizer)"
 
 
 class StatsFeature(TEConfigAPIMapper):
-    """Feeds buffers in the iterations of its schedule. LABEL sets its buffers apart."""
+    """Adds tensors to buffers in the iterations of its schedule. LABEL identifies its buffers."""
 
     LABEL: str | None = None
 
@@ -29,7 +29,7 @@ class StatsFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """Returns the schedule's answer. Errors: ValueError for an invalid schedule."""
+        """Returns (enabled, next iteration). Errors: ValueError for an invalid schedule."""
         schedule = Schedule.of(config)
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)
@@ -54,7 +54,7 @@ class StatsFeature(TEConfigAPIMapper):
         group: tuple[Any, int],
         quantized: Mapping[str, Any] | None = None,
     ) -> None:
-        """Feeds a tensor to its buffer. group: the tensor-parallel one, and its size."""
+        """Adds a tensor to its buffer. group: the tensor-parallel group and its size."""
         options = (Schedule.of(config), self.LABEL)
         skip, reduction_group, within_microbatch = get_reduction_params(tensor_name, *group)
         STATS_BUFFERS.try_add_buffer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of statistics: what a configuration may ask for, and of which recipe."""
+"""Names of statistics that a configuration may contain, and the recipes that have them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKWISE = "max_blockwise_dynamic_range"
 
 
 class OldSpelling(ValueError):
-    """A name without its %, as in older configurations: no feature accepts it."""
+    """An error for a name without its %, as in older configurations."""
 
 
 def listed(config: Mapping[str, Any]) -> list[Any]:
@@ -47,7 +47,7 @@ def is_blockwise(stat: Mapping[str, Any]) -> bool:
 
 
 def check_tensor_statistics(stats: list[Any]) -> None:
-    """Raises AssertionError for one that LogTensorStats does not have."""
+    """Raises AssertionError for a statistic that LogTensorStats does not have."""
     for stat in stats:
         known = is_blockwise(stat) if isinstance(stat, Mapping) else stat in TENSOR
         if not known:
@@ -58,7 +58,7 @@ def check_tensor_statistics(stats: list[Any]) -> None:
 
 
 class Statistic(NamedTuple):
-    """A statistic of a quantized tensor: `[<recipe>_]<name>[_columnwise]`; recipe "" is unsaid."""
+    """A statistic of a quantized tensor: `[<recipe>_]<name>[_columnwise]`; recipe "": not named."""
 
     recipe: str
     name: str
@@ -66,7 +66,7 @@ class Statistic(NamedTuple):
 
     @property
     def direction(self) -> str:
-        """The one whose codes are meant."""
+        """The direction of the codes."""
         return "columnwise" if self.columnwise else "rowwise"
 
     @classmethod
@@ -83,12 +83,11 @@ class Statistic(NamedTuple):
 
 
 def check_fp8_statistic(stat: str, training: str | None) -> Statistic:
-    """Returns a statistic that LogFp8TensorStats can take while `training` is the quantizers'
-    recipe.
+    """Returns the parsed name of a statistic that LogFp8TensorStats has under a recipe.
 
-    training: a recipe's name, "" if another one trains, None if it is unknown.
+    training: the quantizers' recipe, "" for one without statistics, None if it is unknown.
     Errors: ValueError for an unknown name, `_columnwise` with a scale for the whole tensor,
-    overflows% of another recipe than delayed scaling, and delayed scaling's while another trains.
+    overflows% of a recipe other than delayed scaling, and delayed scaling under another recipe.
     """
     asked = Statistic.parse(stat)
     recipe = asked.recipe or training
@@ -127,7 +126,7 @@ def check_fp8_statistics(stats: list[Any]) -> None:
 
 
 def check_nvfp4_statistics(stats: list[Any]) -> None:
-    """Raises ValueError for one that LogNvfp4TensorStats does not have."""
+    """Raises ValueError for a statistic that LogNvfp4TensorStats does not have."""
     for stat in stats:
         if stat not in NVFP4:
             raise ValueError(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes statistics: numbers of one tensor that add up over microbatches and ranks, and the
-statistics that are made of them."""
+"""Computes statistics from parts: values of one tensor that merge over microbatches and ranks."""
 
 from __future__ import annotations
 
@@ -22,25 +21,25 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 @dataclass
 class Sample:
-    """A tensor that is fed, and the quantized forms of it by recipe."""
+    """A tensor to add, and its quantized forms by recipe."""
 
     tensor: torch.Tensor | None
     quantized: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fed(self) -> torch.Tensor:
-        """The tensor. Statistics that need it are refused earlier without one."""
+        """The tensor. Requires: it is not None; callers check this for statistics that need it."""
         assert self.tensor is not None
         return self.tensor
 
     @functools.cached_property
     def values(self) -> torch.Tensor:
-        """The tensor in float64, in which everything but the mean is summed up."""
+        """The tensor in float64, in which all sums but the mean are computed."""
         return self.fed.detach().double()
 
     @property
     def mean(self) -> torch.Tensor:
-        """As Tensor.mean() has it, in float32 at least: a logged mean is compared with that."""
+        """The result of Tensor.mean(), in float32 at least, to be compared with a logged mean."""
         tensor = self.fed.detach()
         return tensor.mean(dtype=torch.promote_types(tensor.dtype, torch.float32))
 
@@ -58,7 +57,7 @@ Columns = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Part:
-    """A number of one tensor. merge: of several tensors', from it and the other parts' columns."""
+    """A value of one tensor. merge: its value for several, from the columns of all parts."""
 
     name: str
     measure: Callable[[Sample], Any]
@@ -71,12 +70,12 @@ def add(name: str, columns: Columns) -> torch.Tensor:
 
 
 def least(name: str, columns: Columns) -> torch.Tensor:
-    """Merges minima; NaN stays."""
+    """Merges minima; keeps NaN."""
     return columns[name].min()
 
 
 def largest(name: str, columns: Columns) -> torch.Tensor:
-    """Merges maxima; NaN stays."""
+    """Merges maxima; keeps NaN."""
     return columns[name].max()
 
 
@@ -85,14 +84,14 @@ Parts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Computation:
-    """A statistic: its parts, and its value from theirs."""
+    """A statistic: its parts, and the function that computes it from their values."""
 
     parts: tuple[Part, ...]
     finish: Callable[[Parts], float]
 
 
 def only(part: Part) -> Computation:
-    """Returns a statistic that is one part."""
+    """Returns a statistic that is equal to one part."""
     return Computation((part,), lambda parts: parts[part.name])
 
 
@@ -105,7 +104,7 @@ def measure(parts: Mapping[str, Part], sample: Sample) -> dict[str, float]:
 
 
 def merge(parts: Mapping[str, Part], rows: list[dict[str, float]]) -> dict[str, float]:
-    """Returns the parts of several tensors together. Errors: ValueError for none."""
+    """Returns the parts of several tensors together. Errors: ValueError for no rows."""
     if len(rows) == 1:
         return rows[0]
     columns = {
@@ -118,9 +117,9 @@ DEFAULT_BLOCK_SIZE = MXFP8_BLOCK_SCALING_SIZE
 
 
 class BlockwiseDynamicRangeStat(NamedTuple):
-    """The largest dynamic range of a block: a run of block_size items, or with dims 2 a tile.
+    """The largest dynamic range of a block: block_size adjacent items, or a tile if dims is 2.
 
-    max_over_orientations: of the transposed matrix's blocks too.
+    max_over_orientations: includes the blocks of the transposed matrix.
     """
 
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -133,9 +132,7 @@ class BlockwiseDynamicRangeStat(NamedTuple):
 
 
 def _add_deviations(name: str, columns: Columns) -> torch.Tensor:
-    """Returns the squared deviations from the common mean: the sum of each tensor's own and of the
-    means'.
-    """
+    """Returns the squared deviations from the common mean: each tensor's own, plus the means'."""
     counts, sums = columns["numel"], columns["sum"]
     means = sums / counts
     return columns[name].sum() + (counts * (means - sums.sum() / counts.sum()) ** 2).sum()
@@ -194,8 +191,8 @@ def compute_max_blockwise_dynamic_range(
     """Returns the largest log2(amax) - log2(nonzero amin) of a block; 0 for blocks of zeros.
 
     Shapes: tensor is seen as M x K with K the last dimension; the result is 0-D.
-    Errors: AssertionError unless the blocks divide the dimensions that they run along, or for dims
-            other than 1 and 2.
+    Errors: AssertionError unless the blocks divide the dimensions that they extend along, or for
+            dims other than 1 and 2.
     """
     block_size, dims, both = stat_config
     if dims not in (1, 2):
@@ -222,7 +219,7 @@ def _largest_range(matrix: torch.Tensor, block_size: int, dims: int) -> torch.Te
 
 @functools.cache
 def computation(stat: str | BlockwiseDynamicRangeStat) -> Computation:
-    """Returns how a statistic is computed. Raises KeyError for an unknown one."""
+    """Returns the computation of a statistic. Raises KeyError for an unknown one."""
     if isinstance(stat, BlockwiseDynamicRangeStat):
         return only(
             Part(
@@ -241,7 +238,7 @@ PERCENT = 100
 
 @functools.cache
 def _nonzero_in_byte(scheme: str) -> torch.Tensor:
-    """Returns how many codes of each byte are not zero, as the scheme's decoder has it."""
+    """Returns the number of nonzero codes in each byte, by the scheme's decoder."""
     count = np.iinfo(np.uint8).max + 1
     codes = _core.make_spec(scheme).codes_per_byte
     q = _core.quantize(np.ones((1, count * codes), np.float32), scheme)
@@ -251,14 +248,14 @@ def _nonzero_in_byte(scheme: str) -> torch.Tensor:
 
 
 def count_nonzero_codes(codes: torch.Tensor, scheme: str) -> int:
-    """Returns the codes whose value is not zero, of either sign."""
+    """Returns the number of codes with a nonzero value, of either sign."""
     table = _nonzero_in_byte(scheme)
     counts = torch.bincount(codes.detach().reshape(-1).view(torch.uint8), minlength=len(table))
     return int(counts.cpu().double() @ table)
 
 
 def _codes(quantized: SchemeStorage, asked: Statistic) -> torch.Tensor:
-    """Returns the codes of a direction; with one scale for the whole tensor both hold the same."""
+    """Returns the codes of a direction; with one scale per tensor both hold the same codes."""
     rowwise, transposed = quantized.get_data_tensors()
     if getattr(quantized, "_scale_inv", None) is not None and not asked.columnwise:
         return transposed if rowwise is None else rowwise
@@ -286,7 +283,7 @@ def _square_error(sample: Sample, asked: Statistic) -> torch.Tensor:
 
 
 def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
-    """Returns the stored scales but for zeros, which pad them."""
+    """Returns the stored scales without the zeros of the padding."""
     quantized = sample.quantized[asked.recipe]
     scales = getattr(quantized, "_scale_inv", None)
     if scales is None:
@@ -299,7 +296,7 @@ def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
 
 
 def quantized_computation(asked: Statistic) -> Computation:
-    """Returns how a statistic of quantized forms is computed.
+    """Returns the computation of a statistic of quantized forms.
 
     Raises KeyError for an unknown name.
     """

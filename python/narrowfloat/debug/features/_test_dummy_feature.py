@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TestDummyFeature: counts the calls that it gets."""
+"""TestDummyFeature: counts its calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _inspect_tensor_call_count = 0
 class TestDummyFeature(TEConfigAPIMapper):
     """Keeps layers in debug mode and does nothing, for tests.
 
-    Keys: `tensors` or `tensors_struct`, and `inspect_only_once`: say that no iteration is worth
-    asking in again. The counts of calls are those of this module, in the package.
+    Keys: `tensors` or `tensors_struct`, and `inspect_only_once`: returns no next iteration. The
+    counts are variables of this module, in the package.
     """
 
     __test__ = False
@@ -26,7 +26,7 @@ class TestDummyFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], *args: Any, **kwargs: Any
     ) -> bool | Enabled:
-        """Returns True; with `inspect_only_once`, False and that it need not be asked again."""
+        """Returns True; with `inspect_only_once`, False and no next iteration."""
         global _inspect_tensor_enabled_call_count
         _inspect_tensor_enabled_call_count += 1
         return (False, None) if config.get("inspect_only_once", False) else True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The namespace: how the host routes a layer's calls to features, and what holds without any."""
+"""The namespace API: routes calls of layers to features; defines results without features."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
-# An answer of an `*_enabled` call: whether, and the next iteration in which it may change.
+# The result of an `*_enabled` call: whether, and the next iteration in which it may change.
 Enabled = tuple[bool, int | None]
 
-# Arguments that a layer passes to inspect_tensor and that a feature need not take.
+# Arguments that a layer passes to inspect_tensor and that a feature may leave out.
 OPTIONAL_ARGUMENTS = (
     "quantizer",
     "rowwise_quantized_tensor",
@@ -48,7 +48,7 @@ _SHARED_APIS = (
 
 
 class TEConfigAPIMapper(BaseConfigAPIMapper):
-    """Finds what of a feature's block is meant for a gemm and a tensor.
+    """Selects the parameters of a feature's block for a gemm and a tensor.
 
     The block lists them as
 
@@ -57,16 +57,16 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
     - `gemms_struct: [{gemm: .., tensors: [..], key: value}]`: parameters for each gemm;
     - `gemms_struct: [{gemm: .., tensors_struct: [..]}]`: for each pair.
 
-    Of a parameter at several levels the innermost counts. gemms: fprop, dgrad, wgrad. tensors:
-    activation, weight, gradient, output, dgrad, wgrad.
+    The innermost value of a parameter applies. gemms: fprop, dgrad, wgrad. tensors: activation,
+    weight, gradient, output, dgrad, wgrad.
     """
 
     def parse_config_and_api(
         self, config: Mapping[str, Any], **kwargs: Any
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Returns whether the block is meant for the call, and what it says for it.
+        """Returns whether the block applies to the call, and its parameters for the call.
 
-        gemm_parsing, tensor_parsing: what to narrow by, the call's `gemm` and `tensor_name`.
+        gemm_parsing, tensor_parsing: whether to narrow by the call's `gemm` and `tensor_name`.
         Errors: as narrowfloat.debug._grammar.narrow; ValueErrors are logged too.
         """
         gemm = kwargs["gemm"] if kwargs.get("gemm_parsing") else None
@@ -82,12 +82,12 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
 
 
 class TEDefaultFeatures:
-    """Answers for a layer, gemm or tensor that no feature is enabled for."""
+    """The results of calls for a layer, gemm or tensor without an enabled feature."""
 
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> bool | Enabled:
-        """Returns whether a gemm of a quantized layer is quantized, where no feature modifies
+        """Returns whether a gemm of a quantized layer is quantized, if no feature modifies
         operands.
         """
         return True, None
@@ -95,9 +95,7 @@ class TEDefaultFeatures:
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Returns whether modify_tensor is called, in place of the tensor's quantization for this
-        gemm.
-        """
+        """Returns whether modify_tensor replaces the tensor's quantization for this gemm."""
         return False, None
 
     def modify_tensor(
@@ -112,10 +110,9 @@ class TEDefaultFeatures:
         out: TensorLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> TensorLike | None:
-        """Returns the operand of a gemm, or its result. Both operands of a gemm must be of one
-        kind.
+        """Returns the modified operand or result of a gemm. Both operands must be of one kind.
 
-        default_quantizer: the one that is not used, or None. out: is filled, and None returned.
+        default_quantizer: the quantizer that is replaced, or None. out: is filled; returns None.
         Errors: NotImplementedError.
         """
         raise NotImplementedError(
@@ -136,7 +133,7 @@ class TEDefaultFeatures:
         tp_group: Group = None,
         tp_size: int = 1,
     ) -> None:
-        """Sees a tensor as it was and as its gemms read it."""
+        """Inspects a tensor before quantizing, and in the forms that its gemms read."""
 
     def inspect_tensor_postquantize(
         self,
@@ -150,7 +147,7 @@ class TEDefaultFeatures:
         tp_size: int = 1,
         gemm: str | None = None,
     ) -> None:
-        """Shows a feature one form of a quantized or modified tensor. Deprecated."""
+        """Inspects one form of a quantized or modified tensor. Deprecated."""
 
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
@@ -166,9 +163,9 @@ class TEDefaultFeatures:
 
 
 def merge_enabled(answers: list[bool | Enabled], iteration: int) -> Enabled:
-    """Returns one answer of several: whether any is on, and the earliest next time.
+    """Returns the merged result: whether any feature is on, and the earliest next iteration.
 
-    A bare bool says nothing of later iterations, so the next one is worth asking in.
+    A bare bool has no next iteration, so the next one is used.
     """
     pairs = [(a, iteration + 1) if isinstance(a, bool) else tuple(a) for a in answers]
     following = [step for _, step in pairs if step is not None]
@@ -195,27 +192,27 @@ def _tensor_classes() -> tuple[type, ...]:
 class TransformerEngineAPI(BaseNamespaceAPI):
     """Routes the calls of layers to the features that the configuration enables for them.
 
-    A call names its layer, and the gemm or tensor or both that the api is about. The answer is
-    that of the features whose blocks list these, else of TEDefaultFeatures.
+    A call names its layer and its gemm or tensor or both. The features with a block that lists
+    these return the result, else TEDefaultFeatures does.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._default_api_impl = TEDefaultFeatures()
-        # The host caches routes by these arguments, so they list everything that selects a route.
+        # The host caches routes by these arguments, so they include all that select a route.
         self._cacheable_api_kwargs_map = {api: list(names) for api, names in SELECTORS.items()}
 
     def set_features(self, features: Mapping[str, Any]) -> None:
-        """Takes the features that are registered; loading a configuration will check it."""
+        """Stores the registered features, wrapped so that loading a configuration checks it."""
         super().set_features(features)
         Registry.data[self.name].features = CheckedFeatures(features, self.name)
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
-        """Returns whether several features may answer one call."""
+        """Returns whether several features may handle one call."""
         return api_name in _SHARED_APIS
 
     def input_assertions_hook(self, api_name: str, **kwargs: Any) -> None:
-        """Raises AssertionError unless the call names what it is routed by."""
+        """Raises AssertionError unless the call has the arguments that it is routed by."""
         for name in SELECTORS.get(api_name, DEFAULT_SELECTORS):
             if name not in kwargs:
                 raise AssertionError(
@@ -230,7 +227,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         feature_obj: TEConfigAPIMapper,
         **kwargs: Any,
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Returns whether a feature's block is meant for a call, and what of it."""
+        """Returns whether a feature's block applies to a call, and its parameters for the call."""
         selectors = SELECTORS.get(api_name, DEFAULT_SELECTORS)
         return feature_obj.parse_config_and_api(
             config,
@@ -240,10 +237,10 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def output_assertions_hook(self, api_name: str, ret: object, **kwargs: Any) -> None:
-        """Raises AssertionError for an answer that the api does not have.
+        """Raises AssertionError for a result that the api does not allow.
 
-        `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: one of the tensor classes
-        themselves, a plain tensor of the `dtype` that was passed; None exactly if `out` was.
+        `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: a tensor class itself, no
+        subclass; a plain tensor of the `dtype` that was passed; None exactly if `out` was.
         """
         if api_name.endswith("_enabled"):
             if not isinstance(ret, bool | tuple):
@@ -259,7 +256,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
     def call_feature(
         self, call: Callable, feat_config: dict[str, Any], layer_name: str, **kwargs: Any
     ) -> Any:  # noqa: ANN401  # the answer of any feature
-        """Calls a feature with the arguments that it names."""
+        """Calls a feature with the arguments that its function has."""
         name = call.__name__
         if name == "inspect_tensor_postquantize":
             warnings.warn(
@@ -277,9 +274,9 @@ class TransformerEngineAPI(BaseNamespaceAPI):
     def handle_multi_feature_output(
         self, api_name: str, multi_feature_outputs: list, features_to_invoke: dict, **kwargs: Any
     ) -> Any:  # noqa: ANN401  # the answer of any feature
-        """Returns one answer of several features'.
+        """Returns the merged result of several features.
 
-        Errors: AssertionError if they differ and need not.
+        Errors: AssertionError if they differ for an api that needs equal results.
         """
         if api_name.endswith("_enabled"):
             return merge_enabled(multi_feature_outputs, kwargs["iteration"])
@@ -288,7 +285,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def step(self) -> None:
-        """Logs the statistics of an iteration. The host calls this at the end of each."""
+        """Logs the statistics of an iteration. The host calls this at the end of each iteration."""
         from narrowfloat.debug._statistic_buffers import STATS_BUFFERS
 
         STATS_BUFFERS.log_stats()

@@ -11,7 +11,7 @@ from narrowfloat.debug.features.disable_quantization_gemm import DisableQuantiza
 
 @feature
 class DisableFP8GEMM(DisableQuantizationGEMM):
-    """Use DisableQuantizationGEMM, which is the same under a name that covers all formats."""
+    """An alias of DisableQuantizationGEMM, which has the name that covers all formats."""
 
     def __init__(self) -> None:
         super().__init__()

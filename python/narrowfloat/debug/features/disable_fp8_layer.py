@@ -11,7 +11,7 @@ from narrowfloat.debug.features.disable_quantization_layer import DisableQuantiz
 
 @feature
 class DisableFP8Layer(DisableQuantizationLayer):
-    """Use DisableQuantizationLayer, which is the same under a name that covers all formats."""
+    """An alias of DisableQuantizationLayer, which has the name that covers all formats."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DisableQuantizationGEMM: chosen gemms in high precision."""
+"""DisableQuantizationGEMM: runs selected gemms in high precision."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class DisableQuantizationGEMM(TEConfigAPIMapper):
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Returns False. Raises ValueError for a key that is not the gemm."""
+        """Returns False. Raises ValueError for a key other than `gemm`."""
         RULES["DisableQuantizationGEMM"].check_narrowed(config)
         return False, iteration + 1

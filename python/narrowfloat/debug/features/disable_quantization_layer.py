@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DisableQuantizationLayer: all gemms of a layer in high precision."""
+"""DisableQuantizationLayer: runs all gemms of a layer in high precision."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DisableQuantizationLayer:
     """
 
     def parse_config_and_api(self, config: dict[str, Any], **kwargs: Any) -> tuple[bool, None]:
-        """Returns whether the block is enabled, for every gemm of its layers, and None: the block
-        is passed unchanged.
+        """Returns whether the block is enabled, for every gemm of its layers, and None, so that the
+        host passes the block unchanged.
         """
         return config["enabled"], None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DumpTensors: tensors in files."""
+"""DumpTensors: writes tensors to files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: int) -> Path:
-    """Returns the file of a tensor below the session's log directory; characters of the names that
-    paths cannot hold become underscores.
+    """Returns the file of a tensor below the log directory; characters of the names that are
+    illegal in paths become underscores.
     """
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     name = re.sub(r'[/\\:*?"<>| .]', "_", f"{layer_name}_{tensor_name}")
@@ -30,13 +30,13 @@ def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: in
 
 @feature
 class DumpTensors(TEConfigAPIMapper):
-    """Writes tensors with torch.save, each to a file of its own.
+    """Writes each tensor to a file with torch.save.
 
-    Keys: `tensors` or `tensors_struct`; `high_precision_tensor`, `quantized_tensor`: what to write;
-    `freq`, `start_step`, `end_step` or `start_end_list`. A file holds a dict with the keys
-    high_precision and quantized and is `<log_dir>/tensor_dumps/rank_<rank>/iter_<iteration>/
-    <layer>_<tensor>.pt`. Read one that holds a quantized tensor with weights_only=False, or after
-    importing narrowfloat.pytorch.
+    Keys: `tensors` or `tensors_struct`; `high_precision_tensor`, `quantized_tensor`: whether to
+    write that form; `freq`, `start_step`, `end_step` or `start_end_list`. A file holds a dict with
+    the keys high_precision and quantized and is
+    `<log_dir>/tensor_dumps/rank_<rank>/iter_<iteration>/ <layer>_<tensor>.pt`. Read a file with a
+    quantized tensor with weights_only=False, or after importing narrowfloat.pytorch.
 
         example:
           enabled: True
@@ -54,7 +54,7 @@ class DumpTensors(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """Returns the schedule's answer. Errors: ValueError for an invalid schedule."""
+        """Returns (enabled, next iteration). Errors: ValueError for an invalid schedule."""
         return Schedule.of(config).at(iteration)
 
     @api_method
@@ -71,7 +71,7 @@ class DumpTensors(TEConfigAPIMapper):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Writes the tensors that the keys ask for; logs which of them there are not.
+        """Writes the forms that the keys select; logs the missing ones.
 
         Errors: ValueError if the gemms read two different quantized tensors, or for wrong keys and
         values.

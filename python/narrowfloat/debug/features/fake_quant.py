@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FakeQuant: gemms in high precision on operands that went through a narrow format."""
+"""FakeQuant: runs gemms in high precision on quantized and dequantized operands."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class FakeQuant(TEConfigAPIMapper):
 
     Keys: `gemms` or `gemms_struct`, `tensors` or `tensors_struct`, and `quant_format`: FP8E4M3,
     FP8E5M2, MXFP8E4M3, MXFP8E5M2 or the name of a scheme of narrowfloat. Per-tensor formats are
-    scaled by the tensor's largest magnitude of the moment. An operand of a listed gemm that is not
-    listed stays as it is.
+    scaled by the tensor's own amax. Operands of a listed gemm that are not listed are not changed.
 
         example:
           enabled: True
@@ -64,9 +63,9 @@ class FakeQuant(TEConfigAPIMapper):
         out: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
-        """Returns the fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
+        """Returns the fake-quantized tensor, in `dtype` if given; None if `out` is filled.
 
-        Errors: ValueError for an unexpected key, no `quant_format` or an unknown one; as
+        Errors: ValueError for an unexpected key and a missing or unknown `quant_format`; as
         fake_quantize().
         """
         RULES["FakeQuant"].check_narrowed(config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LogFp8TensorStats: what quantization did to tensors, or what another recipe's would."""
+"""LogFp8TensorStats: statistics of quantized tensors, also under other recipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from narrowfloat.pytorch.tensor import (
     MXFP8Quantizer,
 )
 
-# The quantizer that makes a recipe's tensors.
+# The quantizer class of each recipe.
 QUANTIZERS: dict[str, type[Quantizer]] = {
     DELAYED: Float8Quantizer,
     CURRENT: Float8CurrentScalingQuantizer,
@@ -35,12 +35,12 @@ _PER_TENSOR = (Float8Quantizer, Float8CurrentScalingQuantizer)
 
 
 def recipe_of(quantizer: Quantizer) -> str:
-    """Returns the recipe by which statistics know a quantizer, "" if by none."""
+    """Returns the recipe name of a quantizer in statistics; "" if it has no name."""
     return next((name for name, cls in QUANTIZERS.items() if isinstance(quantizer, cls)), "")
 
 
 def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> TensorLike:
-    """Returns the tensor as another recipe would have it, in the elements of the current one."""
+    """Returns the tensor quantized by another recipe, with the element type of the current one."""
     elements = current.dtype if isinstance(current, (*_PER_TENSOR, Float8BlockQuantizer)) else None
     cls: Callable[..., Quantizer] = QUANTIZERS[recipe]
     quantizer = cls(fp8_dtype=elements or DType.kFloat8E4M3, rowwise=True, columnwise=True)
@@ -54,7 +54,7 @@ def _with_directions(
     tensor: torch.Tensor | None,
     asked: Sequence[Statistic],
 ) -> TensorLike:
-    """Returns the tensor, or another one if statistics are of a direction that it lacks."""
+    """Returns the tensor, or a new one if it lacks a direction that the statistics need."""
     if isinstance(quantizer, _PER_TENSOR):
         return quantized  # both directions hold the same codes
     assert isinstance(quantized, QuantizedTensorStorage)
@@ -73,10 +73,10 @@ class LogFp8TensorStats(StatsFeature):
 
     Keys: `tensors` or `tensors_struct`; `stats`, a list of names `[<recipe>_]<name>[_columnwise]`;
     `freq`, `start_step`, `end_step` or `start_end_list`. Names: underflows% (values that became
-    zero), overflows% (values that were cut off; delayed scaling only), scale_inv_min, scale_inv_max
-    (of MX the stored exponents), mse. Recipes: fp8_delayed_scaling, fp8_current_scaling, mxfp8,
-    fp8_block_scaling; without one that of the layer. Another recipe than the layer's quantizes the
-    tensor once more. _columnwise: of the codes along columns, for recipes with blocks.
+    zero), overflows% (values that saturated; delayed scaling only), scale_inv_min, scale_inv_max
+    (for MX the stored exponents), mse. Recipes: fp8_delayed_scaling, fp8_current_scaling, mxfp8,
+    fp8_block_scaling; the default is the layer's recipe. Another recipe quantizes the tensor once
+    more. _columnwise: of the columnwise codes, for recipes with blocks.
 
         example:
           enabled: True
@@ -105,10 +105,10 @@ class LogFp8TensorStats(StatsFeature):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Feeds the quantized tensor; warns and logs nothing where there is none.
+        """Adds the quantized tensor; warns and logs nothing if there is none.
 
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
-        is unknown, or that does not exist under this quantizer or without `tensor`.
+        is unknown, or that needs another quantizer or `tensor`.
         """
         if not is_due(config, iteration):
             return
@@ -131,7 +131,7 @@ class LogFp8TensorStats(StatsFeature):
                 same = [stat for stat in asked if stat.recipe == training]
                 forms[""] = _with_directions(quantized, quantizer, tensor, same)
                 forms[recipe] = forms[""]
-            elif tensor is not None:  # else there are no other recipes
+            elif tensor is not None:  # without it there are no other recipes
                 forms[recipe] = _quantized_by(recipe, quantizer, tensor)
         self._feed(
             config,

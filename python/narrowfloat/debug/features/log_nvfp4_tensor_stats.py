@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LogNvfp4TensorStats: what NVFP4 did to tensors."""
+"""LogNvfp4TensorStats: statistics of tensors quantized to NVFP4."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LogNvfp4TensorStats(StatsFeature):
     """Logs statistics of NVFP4 tensors, over the microbatches and ranks of an iteration.
 
     Keys: `tensors` or `tensors_struct`; `stats`, a list of underflows% (values that became zero)
-    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They are logged with
-    nvfp4_ before them. Of tensors that are not NVFP4 nothing is logged.
+    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They are logged with the prefix
+    nvfp4_. Other tensors than NVFP4 are not logged.
 
         example:
           enabled: True
@@ -54,7 +54,7 @@ class LogNvfp4TensorStats(StatsFeature):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Feeds the quantized tensor; warns and logs nothing where there is none of NVFP4.
+        """Adds the quantized tensor; warns and logs nothing if there is none in NVFP4.
 
         Errors: AssertionError if the two forms are not one object; ValueError for an unknown
         statistic, or without `tensor`.

@@ -22,7 +22,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 def _key(stat: str | Mapping[str, Any], tensor_name: str) -> str | BlockwiseDynamicRangeStat:
     """Returns the statistic's key in the buffers.
 
-    Operands of forward gemms are read along both ways.
+    For operands of forward gemms it includes both orientations.
     """
     if not isinstance(stat, Mapping):
         return stat
@@ -65,10 +65,10 @@ class LogTensorStats(StatsFeature):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Feeds the tensor; of a weight that is kept quantized its values.
+        """Adds the tensor; for a weight that is stored quantized, its dequantized values.
 
-        Errors: AssertionError for an unknown statistic, and for a quantized `tensor` or none at
-        all; ValueError for other wrong keys and values.
+        Errors: AssertionError for an unknown statistic, and for a quantized or missing `tensor`;
+        ValueError for other wrong keys and values.
         """
         if not is_due(config, iteration):
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PerTensorScaling: current scales for chosen tensors of layers with delayed ones."""
+"""PerTensorScaling: current scaling for selected tensors of layers with delayed scaling."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
 def per_tensor_cast(
     tensor: torch.Tensor, fp8_dtype: DType, out: Float8Tensor | None = None
 ) -> Float8Tensor | None:
-    """Returns the tensor in FP8 under the scale of its own largest magnitude; None if `out` takes
-    it.
+    """Returns the tensor in FP8, scaled by its own amax; None if `out` is filled.
 
-    Shapes: any; `out` has that of the tensor.
-    Errors: AssertionError for a dtype other than float32, float16 and bfloat16, or other elements
-            than E4M3 and E5M2.
+    Shapes: any; `out` has the shape of the tensor.
+    Errors: AssertionError for a dtype other than float32, float16 and bfloat16, or an element type
+            other than E4M3 and E5M2.
     """
     if tensor.dtype not in FLOAT_DTYPES:
         raise AssertionError(f"{ERROR} Unsupported tensor type for per tensor current scaling")
@@ -45,7 +44,7 @@ def per_tensor_cast(
 
 @feature
 class PerTensorScaling(TEConfigAPIMapper):
-    """Scales tensors by their largest magnitude of the moment, in layers that delay their scales.
+    """Scales tensors by their own amax, in layers with delayed scaling.
 
     Keys: `gemms` or `gemms_struct`, `tensors` or `tensors_struct` (activation, weight, gradient).
     Only for layers under the DelayedScaling recipe. The gemms stay quantized.
@@ -80,7 +79,7 @@ class PerTensorScaling(TEConfigAPIMapper):
         out: Float8Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float8Tensor | None:
-        """Returns the tensor in the elements of `default_quantizer`; None if `out` takes it.
+        """Returns the tensor in the element type of `default_quantizer`; None if `out` is filled.
 
         Errors: ValueError for an unexpected key; AssertionError for a quantizer other than
         delayed scaling's; as per_tensor_cast().

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debugging of a layer: six watching quantizers, and the passes that need them.
+"""Debugging of a layer: six DebugQuantizers, and the passes that use them.
 
-Nothing here imports the host, nvdlfw-inspect, before a session of it runs.
+Does not import the host, nvdlfw-inspect, before it runs a session.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantizer that lets features of the host see and replace what its parent makes."""
+"""Quantizes by a parent quantizer; features of the host inspect or replace the forms it makes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ HIGH_PRECISION = "High Precision"
 
 
 class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
-    """Watches one tensor of a layer during one forward and backward pass.
+    """Handles one tensor of a layer during one forward and backward pass.
 
-    layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
-    the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
-    debugging; None in high precision, and for the results output, dgrad and wgrad.
+    layer_name: as configurations select it. tensor_name: a key of USES, which gives the gemm that
+    reads the "rowwise" form and the gemm that reads the "columnwise" form. parent_quantizer: the
+    layer's quantizer without debugging; None in high precision, and for the results output, dgrad
+    and wgrad.
     tp_group, tp_size: passed to features that inspect.
-
-    Every feature is asked here, with the iteration of now. Then `rowwise_tensor_plan` and
-    `columnwise_tensor_plan` hold what will be done, `inspect_tensor_enabled` whether features look
-    at the tensor, and get_next_debug_iter() when it is worth asking again.
+    The constructor queries every feature for the current iteration. It sets `rowwise_tensor_plan`
+    and `columnwise_tensor_plan` to the chosen plans, and `inspect_tensor_enabled` to whether
+    features inspect the tensor. get_next_debug_iter() returns the iteration of the next query.
     Errors: KeyError for another tensor name; AssertionError for a result with a parent.
     """
 
@@ -78,12 +78,12 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             self._ask_about_operand()
 
     def _take_over_parent(self) -> None:
-        """Lets the parent make what can be cached, and scales that features can read."""
+        """Makes the parent return cacheable tensors with scales that features can read."""
         if self.parent_quantizer is not None:
             self.parent_quantizer.internal = False
             self.parent_quantizer.optimize_for_gemm = False
 
-    # Questions.
+    # Queries of features.
 
     def _ask_enabled(self, question: str, **selectors: Any) -> bool:
         answer = self._ask(question, iteration=self.iteration, **selectors)
@@ -98,7 +98,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         self.next_debug_iter = min((i for i in wanted if i is not None), default=None)
 
     def _ask(self, question: str, **arguments: Any) -> Any:  # noqa: ANN401  # the answer of any feature
-        if question != "fp8_gemm_enabled":  # a gemm is on or off for all its tensors
+        if question != "fp8_gemm_enabled":  # a gemm is enabled or disabled for all its tensors
             arguments["tensor_name"] = self.tensor_name
         return ask(question, self.layer_name, **arguments)
 
@@ -126,7 +126,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             return HIGH_PRECISION
         if self._ask_enabled("fp8_gemm_enabled", gemm=gemm):
             return STANDARD_QUANTIZE
-        # Asks again even if it is off for good: the layer's normal path would quantize.
+        # Queries again even if it is off for good: the layer's normal path would quantize.
         self._ask_again(self.iteration + 1)
         return HIGH_PRECISION
 
@@ -138,15 +138,15 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         return self.rowwise_tensor_plan, self.columnwise_tensor_plan
 
     def makes_as(self, other: DebugQuantizer) -> bool:
-        """Returns whether both make the same forms of a tensor: equal plans over one parent."""
+        """Returns whether both quantizers make the same forms: equal plans and the same parent."""
         return self._plans() == other._plans() and self.parent_quantizer is other.parent_quantizer
 
     def get_next_debug_iter(self) -> int | None:
-        """Returns the earliest iteration in which an answer may differ; None if none will."""
+        """Returns the earliest iteration in which a feature's result may differ; None if none."""
         return self.next_debug_iter
 
     def any_feature_enabled(self) -> bool:
-        """Returns whether a feature looks, replaces, or turns quantization off."""
+        """Returns whether a feature inspects or replaces the tensor or disables quantization."""
         if (
             self.inspect_tensor_enabled
             or self.inspect_tensor_postquantize_enabled_rowwise
@@ -160,14 +160,12 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
 
     @property
     def _parent(self) -> Quantizer:
-        """The parent, for plans that quantize by it."""
+        """The parent. Requires: a plan that quantizes by it."""
         assert self.parent_quantizer is not None
         return self.parent_quantizer
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Changes which gemms will read the tensor; the parent makes the directions whose plan is
-        the standard quantization.
-        """
+        """Changes which gemms read the tensor; the parent makes only quantized directions."""
         super().set_usage(rowwise=rowwise, columnwise=columnwise)
         if STANDARD_QUANTIZE in self._plans():
             self._parent.set_usage(
@@ -178,9 +176,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             )
 
     def _set_parent_usage(self) -> None:
-        """Sets the directions that the parent makes: always rowwise, because some formats cannot
-        make columns alone.
-        """
+        """Sets the directions that the parent makes. Always rowwise: some formats need it."""
         columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
         self._parent.set_usage(rowwise=True, columnwise=columnwise)
 
@@ -200,7 +196,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> TensorLike:
-        """Returns what the parent would make; a plain tensor without one."""
+        """Returns an empty tensor made by the parent, or a plain tensor if there is no parent."""
         options: dict[str, Any] = {
             "dtype": dtype,
             "device": device,
@@ -212,7 +208,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         return torch.empty(tuple(shape), **options)
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Raises RuntimeError; amaxes are not collected beside debugging."""
+        """Raises RuntimeError: amaxes are not collected in debug mode."""
         raise RuntimeError(f"{ERROR} Calibration with debug is not supported")
 
     # Operands.
@@ -224,11 +220,11 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         out: Quantized | None = None,
         dtype: torch.dtype | None = None,
     ) -> DebugQuantizedTensor:
-        """Returns both forms of an operand by its plans; features that inspect see it.
+        """Returns both forms of an operand by its plans, and calls the features that inspect it.
 
-        dtype: of plain forms, and of what features make. out: filled instead, as
-        update_quantized() does. Errors: AssertionError for a result; ValueError if a feature made
-        another dtype.
+        dtype: of plain forms and of forms that features make. out: is filled, as update_quantized()
+        does, instead of a new tensor. Errors: AssertionError for a result; ValueError if a feature
+        returns another dtype.
         """
         assert not self.output_tensor, f"{ERROR} {self.tensor_name} is the result of a gemm"
         if out is not None:
@@ -295,15 +291,15 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> DebugQuantizedTensor:
-        """Fills the forms of `dst` anew, as quantize() with this plan made them.
+        """Fills the forms of `dst` again by the plans that quantize() made them with.
 
-        Errors: AssertionError for a noop_flag, or if a feature returned a tensor beside filling.
+        Errors: AssertionError for a noop_flag, or if a feature returns a tensor instead of None.
         """
         assert noop_flag is None, f"{ERROR} debug mode takes no noop_flag"
         assert isinstance(dst, DebugQuantizedTensor)
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
-        done: list[Any] = []  # one object may serve both gemms
+        done: list[Any] = []  # one object may be the form of both gemms
         forms = (dst.columnwise_gemm_tensor, dst.rowwise_gemm_tensor)
         for plan, gemm, form in zip(self._plans()[::-1], self._gemms()[::-1], forms, strict=True):
             if form is None or any(form is other for other in done):
@@ -326,10 +322,10 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             )
 
     def wrap_quantized_tensor(self, tensor: QuantizedTensorStorage) -> DebugQuantizedTensor:
-        """Returns a weight whose parameter is quantized already, for both gemms.
+        """Wraps a parameter that is already quantized, as the weight of both gemms.
 
-        Features that inspect see no high-precision tensor.
-        Errors: AssertionError unless both gemms are planned to quantize.
+        Features that inspect it get no high-precision tensor.
+        Errors: AssertionError unless both plans are STANDARD_QUANTIZE.
         """
         assert self._plans() == (STANDARD_QUANTIZE, STANDARD_QUANTIZE), (
             f"{ERROR} the {self.tensor_name} of {self.layer_name} is a quantized parameter: no "
@@ -341,7 +337,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     # Results.
 
     def process_gemm_output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the result of a gemm, changed by features.
+        """Returns the result of a gemm, as features modify it.
 
         Raises AssertionError for an operand.
         """
@@ -354,10 +350,10 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     def _inspect(
         self, tensor: torch.Tensor | None, rowwise: TensorLike | None, columnwise: TensorLike | None
     ) -> None:
-        """Lets features see a tensor, once per microbatch.
+        """Calls the features that inspect the tensor, once per microbatch.
 
-        Tensors of fprop that are made during backward were seen before: an activation checkpoint
-        runs the forward pass again, or a layer quantizes its input again.
+        Skips tensors of fprop during backward, because they were inspected before: an activation
+        checkpoint runs the forward pass again, or a layer quantizes its input again.
         """
         if self.rowwise_gemm_name == "fprop" and is_in_backward():
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells whether a debug session runs, and stores the state that all its layers share."""
+"""Returns whether a debug session runs, and stores the state that all its layers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TEDebugState:
 
     weight_tensor_tp_group_reduce: ClassVar[bool] = True
     debug_enabled: ClassVar[bool | None] = None
-    _at_reset: ClassVar[list[Callable[[], None]]] = []  # what else forgets its state then
+    _at_reset: ClassVar[list[Callable[[], None]]] = []  # other functions that clear state at reset
 
     @classmethod
     def initialize(cls) -> None:
@@ -40,14 +40,14 @@ class TEDebugState:
 
     @classmethod
     def _reset(cls) -> None:
-        """Forgets layers and statistics; the end of a session calls it."""
+        """Clears the state of layers and statistics, at the end of a session."""
         for forget in cls._at_reset:
             forget()
         cls.debug_enabled = None
 
     @classmethod
     def get_layer_count(cls) -> int:
-        """Returns a number for a layer without a name: 1, 2, ... in the order of asking."""
+        """Returns a number for a layer without a name: 1, 2, ... in the order of the calls."""
         return next_layer_number()
 
     @classmethod

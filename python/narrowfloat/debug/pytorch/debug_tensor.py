@@ -22,10 +22,10 @@ SIDES = ("rowwise", "columnwise")
 
 
 class DebugQuantizedTensor(QuantizedTensorStorage):
-    """An operand as a DebugQuantizer makes it: one form for each of the two gemms that read it.
+    """An operand made by a DebugQuantizer, with one form for each of the two gemms that read it.
 
-    rowwise_gemm_tensor, columnwise_gemm_tensor: plain or quantized tensors, often one object for
-    both; None for a form that was dropped. quantizer: the DebugQuantizer.
+    rowwise_gemm_tensor, columnwise_gemm_tensor: plain or quantized tensors, often the same object;
+    None for a form that was dropped. quantizer: the DebugQuantizer.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
 
     @property
     def _form(self) -> Any:  # noqa: ANN401  # plain or quantized, and None in no live tensor
-        """The rowwise form, or the other where that was dropped."""
+        """The rowwise form, or the columnwise form if the rowwise one was dropped."""
         if self.rowwise_gemm_tensor is not None:
             return self.rowwise_gemm_tensor
         return self.columnwise_gemm_tensor
@@ -85,17 +85,17 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     def quantize_(
         self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> DebugQuantizedTensor:
-        """Fills both forms anew by the plan of the quantizer that made them."""
+        """Fills both forms again by the plans of the quantizer that made them."""
         plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
         self.quantizer.update_quantized(plain, self, noop_flag=noop_flag)
         return self
 
     def is_shared(self) -> bool:
-        """Returns whether one object serves both gemms."""
+        """Returns whether both gemms use the same object."""
         return self.rowwise_gemm_tensor is self.columnwise_gemm_tensor
 
     def get_usages(self) -> dict[str, bool]:
-        """Returns which forms are there."""
+        """Returns which forms are present."""
         return {side: getattr(self, f"{side}_gemm_tensor") is not None for side in SIDES}
 
     def update_usage(
@@ -103,8 +103,8 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     ) -> None:
         """Keeps (None), drops (False) or requires (True) each form.
 
-        A quantized object that serves both is updated once and drops buffers itself.
-        Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
+        A quantized object that is both forms is updated once, and drops its own buffers.
+        Errors: RuntimeError if a dropped form is required; then no form is dropped.
         """
         shared = self.rowwise_gemm_tensor if self.is_shared() else None
         if isinstance(shared, QuantizedTensorStorage):
@@ -124,9 +124,9 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], DebugQuantizedTensor]:
-        """Returns the tensors to save, a shared object's once.
+        """Returns the tensors to save; a shared form is saved once.
 
-        The forms stay here too: a cached weight is saved by the forward pass of each microbatch.
+        The forms also stay here: a cached weight is saved by the forward pass of each microbatch.
         """
         forms = [self.rowwise_gemm_tensor]
         if not self.is_shared():
@@ -137,7 +137,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     def restore_from_saved(
         self, tensors: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
-        """Takes its forms from the front and returns what is left."""
+        """Restores the forms from the first tensors, and returns the remaining tensors."""
         forms, left = restore_from_saved(self._saved, tensors, return_saved_tensors=True)
         self.rowwise_gemm_tensor, self.columnwise_gemm_tensor = forms[0], forms[-1]
         return left

@@ -23,9 +23,9 @@ __all__ = ["DebugLayer", "Schedule", "Slots"]
 
 @dataclass
 class Schedule:
-    """Decides once per iteration whether a layer asks its features.
+    """Decides once per iteration whether a layer queries its features.
 
-    next_iteration: the earliest one worth asking in; None is never. on: whether this one is.
+    next_iteration: the earliest one with a query; None is never. on: whether the current one has.
     """
 
     next_iteration: int | None = 0
@@ -33,26 +33,24 @@ class Schedule:
     on: bool = False
 
     def begin(self, iteration: int) -> bool:
-        """Returns whether forward passes of this iteration ask; all its microbatches get one
-        answer.
-        """
+        """Returns whether this iteration queries features; the same for all its microbatches."""
         if iteration != self.last_iteration:
             self.last_iteration = iteration
             self.on = self.next_iteration is not None and iteration >= self.next_iteration
         return self.on
 
     def settle(self, active: bool, next_iteration: int | None) -> None:
-        """Stores the answer of the features: whether one acts now, and when to ask again."""
+        """Stores whether a feature acts in this iteration, and the iteration of the next query."""
         self.next_iteration = next_iteration
         self.on = active
 
 
 class DebugLayer:
-    """A layer's name, and when its features are worth asking.
+    """The name of a layer, and the schedule of the queries of its features.
 
-    A layer that no feature selects asks in its first forward pass and never again. name: None is
+    A layer that no feature selects queries them in its first forward pass only. name: None is
     `Layer_<n>`. tp_group, tp_size: the tensor-parallel group that features may reduce over.
-    is_new_layer: False for a copy of a layer, or one that is older than this module's import.
+    is_new_layer: False for a copy of a layer, and for a layer made before this module was imported.
     Errors: RuntimeError if an earlier new layer was made before the running session began.
     """
 
@@ -72,9 +70,9 @@ class DebugLayer:
         self._schedules: tuple[Schedule, Schedule] = (Schedule(), Schedule())
 
     def _schedule(self, manager: HostManager, quantized: bool) -> Schedule:
-        """Returns the schedule of this session, another one for each of quantized and not.
+        """Returns the layer's schedule in this session; quantized and other passes have one each.
 
-        Features may have nothing to do while a layer is not quantized, and say "never" then.
+        While a layer is not quantized, its features may return None as the next iteration.
         """
         if self._manager is None or self._manager() is not manager:
             first = 0 if has_features(manager) else None
@@ -83,21 +81,19 @@ class DebugLayer:
         return self._schedules[quantized]
 
     def is_running(self) -> bool:
-        """Returns whether a session runs, whose features may watch passes."""
+        """Returns whether a session runs, so that features may act on passes."""
         return running_host() is not None
 
     def watch(self, parents: Slots) -> Slots | None:
         """Returns six DebugQuantizers over the parents for this forward pass and its backward pass.
 
-        None if the layer takes its normal path: no session, or no feature that acts on it now.
+        Returns None without a session or a feature that acts now: the layer takes its normal path.
         """
         watched = self.watch_group([parents])
         return None if watched is None else watched[0]
 
     def watch_group(self, parents: Sequence[Slots]) -> list[Slots] | None:
-        """Does what watch() does for a layer of several products; features see the tensors of each
-        product.
-        """
+        """Returns watch() for each product of a layer with several, for example a grouped layer."""
         host = running_host()
         if host is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combines the answers of the six quantizers of a layer."""
+"""Combines the states of the six quantizers of a layer."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,11 @@ from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
 
 
 def next_iter_when_debug_should_be_run(quantizers: Iterable[DebugQuantizer]) -> int | None:
-    """Returns the earliest iteration that one of them wants to be asked in, or None."""
+    """Returns the earliest iteration in which one of the quantizers needs a query, or None."""
     wanted = [quantizer.get_next_debug_iter() for quantizer in quantizers]
     return min((iteration for iteration in wanted if iteration is not None), default=None)
 
 
 def any_feature_enabled(quantizers: Iterable[DebugQuantizer]) -> bool:
-    """Returns whether at least one of them does other than its parent would."""
+    """Returns whether a feature is enabled for at least one of the quantizers."""
     return any(quantizer.any_feature_enabled() for quantizer in quantizers)

@@ -19,10 +19,9 @@ def next_enabled_iter(
     freq: int,
     iteration: int,
 ) -> tuple[bool, int | None]:
-    """Returns whether a feature acts in an iteration, and the next later one in which it does, or
-    None.
+    """Returns whether a feature acts in an iteration, and the next later one in which it does.
 
-    Errors: as Schedule.make().
+    The latter is None if there is none. Errors: as Schedule.make().
     """
     return Schedule.make(start_step, end_step, start_end_list, freq).at(iteration)
 
@@ -30,10 +29,9 @@ def next_enabled_iter(
 def get_reduction_params(
     tensor_name: str, tp_group: Group, tp_size: int = 1
 ) -> tuple[bool, Any, bool]:
-    """Returns how a tensor's statistics are reduced: (skip_reduction, group,
-    reduce_within_microbatch).
+    """Returns the reduction of statistics: (skip_reduction, group, reduce_within_microbatch).
 
-    Weights are sharded over the tensor-parallel group and shared by microbatches; all else is
+    Weights are sharded over the tensor-parallel group and shared by microbatches; other tensors are
     split over the session's reduction group and over microbatches.
     """
     if tensor_name != "weight":

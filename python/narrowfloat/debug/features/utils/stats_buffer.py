@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The buffers of statistics, where TransformerEngine has them."""
+"""The buffers of statistics, under TransformerEngine's module name."""
 
 from narrowfloat.debug._statistic_buffers import STATS_BUFFERS, StatsBuffers
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of tensors, where TransformerEngine has them.
+"""Statistics of tensors, under TransformerEngine's module name.
 
-The host executes every file below the features at every initialize(), so what is defined here is
-defined elsewhere.
+Only imports names, because the host executes every file below the features at every initialize().
 """
 
 from narrowfloat.debug._statistic_values import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them, on NumPy."""
+"""Quantized tensors in narrow floats, with the bytes that TransformerEngine makes, on NumPy."""
 
 from narrowfloat._core import (  # type: ignore[attr-defined]  # nanobind lists no __version__
     QuantizedTensor,

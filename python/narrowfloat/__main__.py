@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the C++ program in this package: the command line."""
+"""Runs the command line, the C++ program in this package."""
 
 import sys
 

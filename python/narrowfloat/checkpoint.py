@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("bin") / "narrowfloat"  # the command line, i
 
 
 class LazyTensors(Mapping[str, np.ndarray | QuantizedTensor]):
-    """Tensors of a checkpoint by name; each access reads one anew."""
+    """Tensors of a checkpoint by name; each access reads one tensor from the files."""
 
     def __init__(self, checkpoint: _core.Checkpoint, dtype: object = None) -> None:
         self._checkpoint = checkpoint
@@ -52,19 +52,19 @@ def load(
 ) -> LazyTensors:
     """Returns the tensors of a safetensors file, an index file, or a folder of either, sorted.
 
-    from_:   the convention that the weights are read by ("modelopt", "torchao", ...), or "auto" for
-             the one that the files tell. A weight then comes under the name of its float tensor,
-             with the codes and scales of the file; the scale of a whole NVFP4 tensor is rounded
-             once where no amax gives it. None reads only our own convention.
-    dtype:   float32, float16 or bfloat16: quantized weights come as arrays of their values.
+    from_:   the convention of the weights ("modelopt", "torchao", ...), or "auto" to detect it in
+             the files. A weight then has the name of its float tensor, and the codes and scales of
+             the file; the scale of a whole NVFP4 tensor is rounded once if no amax gives it. None
+             reads only narrowfloat's own convention.
+    dtype:   float32, float16 or bfloat16: quantized weights are returned as arrays of values.
 
     Types:   arrays of the file's dtype, through ml_dtypes for BF16 and the FP8 types; types
-             narrower than a byte as their bytes. What save() or the command line quantized comes
-             as QuantizedTensor.
-    Errors:  FileNotFoundError if there is no such path; TypeError for another dtype; ValueError if
-             it is no checkpoint or is damaged; OSError if it cannot be read; KeyError for a name it
-             does not have; NotImplementedError for a convention that is not read, or a weight whose
-             blocks no scheme has while dtype is not given.
+             narrower than a byte as their bytes. Tensors quantized by save() or the command line
+             are QuantizedTensors.
+    Errors:  FileNotFoundError for a missing path; TypeError for another dtype; ValueError if it is
+             not a checkpoint or is damaged; OSError if it cannot be read; KeyError for an unknown
+             name; NotImplementedError for an unsupported convention, or without dtype for a weight
+             with blocks that no scheme has.
     """
     if not os.path.lexists(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
@@ -80,24 +80,23 @@ def save(
     convention: str = "narrowfloat",
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays and quantized tensors to a safetensors file, or to a folder that loaders read.
+    """Writes arrays and quantized tensors to a safetensors file or a folder.
 
-    path:       a file; or a folder that exists, or any path if `config` is given: it then gets
+    path:       a file; or an existing folder, or any path if `config` is given. A folder gets
                 model.safetensors, config.json with the quantization_config of the convention and,
-                of ModelOpt, hf_quant_config.json, as `narrowfloat convert` writes them.
-    convention: "narrowfloat" stores a QuantizedTensor as its buffers and its spec text; another
-                one as the tensors that its owner reads, with the same codes. load(from_=) reads
-                both.
-    config:     the model's config.json; by default that of the folder, if it has one.
+                for ModelOpt, hf_quant_config.json, as `narrowfloat convert` writes them.
+    convention: "narrowfloat" stores a QuantizedTensor as its buffers and its spec text; another one
+                as the tensors of that library, with the same codes. load(from_=) reads both.
+    config:     the model's config.json; by default the one in the folder, if it exists.
 
     Types:   any dtype of whole bytes that safetensors names, ml_dtypes' included.
     Errors:  TypeError for another dtype or object, masked arrays included; ValueError for a name
              that UTF-8 cannot encode, a tensor without all buffers of its plan, an unknown
-             convention, a path whose parent does not exist, or a folder with other safetensors
-             files or that a job has not finished; NotImplementedError for a tensor that the
-             convention cannot hold; OSError if it cannot be written. Every file appears whole or
-             not at all, and none does unless there is room for all.
-    Warns:   UserWarning for weights whose readers need a scale of the inputs (ModelOpt's FP8).
+             convention, a path without an existing parent, or a folder with other safetensors files
+             or an unfinished job; NotImplementedError for a tensor that the convention cannot hold;
+             OSError if it cannot be written. No file is written partly, and no file is written
+             unless all fit on the disk.
+    Warns:   UserWarning for weights that are only read with a scale of the inputs (ModelOpt).
     """
     _check_names(tensors)
     folder = Path(path)
@@ -131,7 +130,7 @@ def save(
             folder.rmdir()
         raise
     if not owner_text:
-        (folder / _OWNER_CONFIG).unlink(missing_ok=True)  # of what the folder held before
+        (folder / _OWNER_CONFIG).unlink(missing_ok=True)  # may be from an earlier checkpoint
 
 
 def quantization_config(
@@ -142,7 +141,7 @@ def quantization_config(
 ) -> dict[str, Any]:
     """Returns the quantization_config of config.json for tensors that save() writes to a file.
 
-    Names the modules of matrices that stay plain and, by the model's `config`, a tied output head.
+    Lists the modules with unquantized matrices and, by the model's `config`, a tied output head.
     Errors:  as save(); ValueError if no tensor is quantized.
     """
     _check_names(tensors)
@@ -162,10 +161,10 @@ def convert(
     """Writes a quantized checkpoint in another convention with the same codes.
 
     Runs the command line, `narrowfloat convert`, and returns its JSON object (docs/cli.md).
-    Errors:  ValueError for bad input; NotImplementedError for what the convention cannot hold, or
-             a build without the command line; MemoryError; OSError if the disk fails or the command
-             line is killed; KeyboardInterrupt if it is interrupted; RuntimeError for a defect of
-             it. Nothing is written then.
+    Errors:  ValueError for bad input; NotImplementedError for a tensor that the convention cannot
+             hold, or a build without the command line; MemoryError; OSError if the disk fails or
+             the command line is killed; KeyboardInterrupt if it is interrupted; RuntimeError for an
+             internal error. Nothing is written then.
     """
     if not PROGRAM.is_file():
         raise NotImplementedError(f"convert: this build has no command line ({PROGRAM})")
@@ -178,7 +177,7 @@ def convert(
     try:
         result = json.loads(done.stdout)
     except ValueError:
-        # Of a negative exit status, the number of the signal that ended the program.
+        # A negative exit status is the negated number of the signal that ended the program.
         raise OSError(
             f"convert: the command line must end with a JSON object, got exit status "
             f"{done.returncode}"
@@ -192,7 +191,7 @@ def convert(
 def _check_names(tensors: Mapping[str, object]) -> None:
     """Raises ValueError for a name that UTF-8, the encoding of safetensors, cannot encode.
 
-    The core checks everything else, also that `tensors` is a mapping.
+    The core checks everything else, including that `tensors` is a mapping.
     """
     for name in getattr(tensors, "keys", tuple)():
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers with TransformerEngine's names and arguments, on NumPy arrays.
 
-They hold a configuration and refuse what TransformerEngine refuses; the verbs do the work.
+They hold a configuration, and raise where TransformerEngine raises; the verbs do the work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from narrowfloat._core import QuantizedTensor
 from narrowfloat._options import Number, SpecOptions
 from narrowfloat.common.dtypes import element_dtype
 
-# An element format in any spelling that common.dtypes reads.
+# An element format in any form that common.dtypes reads.
 ElementLike: TypeAlias = object
 
 
 class Quantizer:
-    """Makes quantized tensors of one scheme, with directions and options.
+    """Creates quantized tensors of one scheme, with directions and options.
 
     scheme: one of narrowfloat.schemes().
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
@@ -42,14 +42,14 @@ class Quantizer:
     def update_quantized(
         self, src: object, dst: QuantizedTensor, noop_flag: Number | None = None
     ) -> QuantizedTensor:
-        """Quantizes `src` into `dst` and returns `dst`; writes nothing if noop_flag is 1.
+        """Quantizes `src` into `dst` and returns `dst`; with noop_flag 1, `dst` is unchanged.
 
         Errors: ValueError unless `dst` has the shape of `src` and this quantizer's directions.
         """
         return self._run(src, dst, noop_flag)
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Sets the directions of new tensors; None leaves one as it is."""
+        """Sets the directions of new tensors; None leaves a direction unchanged."""
         if rowwise is not None:
             self.rowwise_usage = rowwise
         if columnwise is not None:
@@ -77,13 +77,13 @@ class Quantizer:
         )
 
     def _check(self, shape: int | Sequence[int] | None) -> None:
-        """Raises for shapes that TransformerEngine refuses; None means that x is not an array."""
+        """Raises for shapes that TransformerEngine rejects; for None, x is not an array."""
 
     def _options(self) -> SpecOptions:
         return self._layout()
 
     def _layout(self) -> SpecOptions:
-        """Returns the options that choose the layout of buffers."""
+        """Returns the options that determine the layout of buffers."""
         return {}
 
 
@@ -99,10 +99,10 @@ class _PerTensorQuantizer(Quantizer):
 class Float8Quantizer(_PerTensorQuantizer):
     """Per-tensor FP8 with a given scale (delayed scaling).
 
-    scale: a float32 array of one element that the caller keeps; each call reads it.
-    amax: a float32 array of one element that the caller keeps; each call raises it to the largest
-        magnitude seen.
-    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    scale: the caller's float32 array of one element; each call reads it.
+    amax: the caller's float32 array of one element; each call sets it to the maximum of itself and
+        the input's amax.
+    fp8_dtype: E4M3 or E5M2, in any form: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     """
 
@@ -124,7 +124,7 @@ class Float8Quantizer(_PerTensorQuantizer):
         self.amax = amax
 
     def _options(self) -> SpecOptions:
-        if self.scale is None:  # which `quantize` takes for current scaling
+        if self.scale is None:  # `quantize` would use current scaling
             raise TypeError("quantize: scale must be a float32 array of one element, got None")
         return {"scale": self.scale}
 
@@ -146,12 +146,12 @@ class Float8Quantizer(_PerTensorQuantizer):
 
 
 class Float8CurrentScalingQuantizer(_PerTensorQuantizer):
-    """Per-tensor FP8 whose scale is computed from the largest magnitude of each input.
+    """Per-tensor FP8 with a scale computed from the amax of each input.
 
-    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    fp8_dtype: E4M3 or E5M2, in any form: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     force_pow_2_scales: rounds the scale down to a power of two.
-    amax_epsilon: the smallest amax that a scale is computed from.
+    amax_epsilon: the lower bound of the amax in the scale's formula.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class MXFP8Quantizer(Quantizer):
     """MXFP8 in blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
-    takes any shape. Set the attribute `optimize_for_gemm` for swizzled scales.
+    accepts any shape. Set the attribute `optimize_for_gemm` for swizzled scales.
 
-    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    fp8_dtype: E4M3 or E5M2, in any form: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_2d_quantization: square tiles share a scale, and both directions hold the same codes.
     """
@@ -214,15 +214,15 @@ class MXFP8Quantizer(Quantizer):
 
 
 class Float8BlockQuantizer(Quantizer):
-    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
+    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or 1D blocks (1).
 
-    Takes any shape, as in TransformerEngine; a short last block is quantized as if zero-padded.
+    Accepts any shape, as in TransformerEngine; a short last block is quantized as if zero-padded.
 
-    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    fp8_dtype: E4M3 or E5M2, in any form: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
-    amax_epsilon: the smallest amax that a scale is computed from.
+    amax_epsilon: the lower bound of the amax in the scale's formula.
     force_pow_2_scales: rounds each scale down to a power of two.
-    block_scaling_dim: 2 for square tiles, 1 for runs along rows and columns.
+    block_scaling_dim: 2 for square tiles, 1 for blocks along rows and columns.
 
     Errors: RuntimeError for another block_scaling_dim, as in TransformerEngine.
     """
@@ -261,21 +261,21 @@ class NVFP4Quantizer(Quantizer):
     """NVFP4 in blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
-    takes any even length. Set the attribute `optimize_for_gemm` for swizzled scales.
+    accepts any even length. Set the attribute `optimize_for_gemm` for swizzled scales.
 
-    fp4_dtype: E2M1, in any spelling.
+    fp4_dtype: E2M1, in any form.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_rht: applies the random Hadamard transform to the columnwise operand; needs
         with_post_rht_amax.
-    with_post_rht_amax: the columnwise amax is that of the transform.
+    with_post_rht_amax: the columnwise amax is computed after the transform.
     with_2d_quantization: square tiles share a scale.
-    stochastic_rounding: rounds up with a probability of the distance to the code below.
+    stochastic_rounding: rounds up or down at random, with the exact value as mean.
     row_scaled_nvfp4: an amax per row and per column; needs rowwise usage.
-    nvfp4_use_4over6: maps the amax of each block to 4 or to 6, by the smaller error.
+    nvfp4_use_4over6: maps the amax of each block to 4 or 6, whichever gives the smaller error.
     nvfp4_e4m3_max: with 4over6, the largest block scale: 448 or 256.
     nvfp4_4over6_err_mode: "MAE" or "MSE", the error that 4over6 compares.
     with_random_sign_mask: the transform negates some of its inputs, by a fixed mask.
-    seed, offset: of the random bits; TransformerEngine takes them from a generator.
+    seed, offset: of the random bits; TransformerEngine gets them from a generator.
     """
 
     def __init__(

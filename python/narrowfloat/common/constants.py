@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants of TransformerEngine's kernels that several frameworks' entries share."""
+"""Constants of TransformerEngine's kernels that several frameworks share."""
 
 __all__ = ["MASKED_SCORE"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the spellings that a caller may use for a type, for every face."""
+"""Converts the spellings of a type that callers may use to names, for every face."""
 
 import enum
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 
 from narrowfloat import _core
 
-# Our names of the element formats, and ml_dtypes' names.
+# narrowfloat's names of the element formats, and ml_dtypes' names.
 ELEMENT_DTYPES: dict[str, str] = _core.ELEMENT_DTYPES
 
 
@@ -23,7 +23,7 @@ def dtype_name(dtype: object) -> str | None:
         name = dtype.lower()
     elif isinstance(dtype, enum.Enum):  # DType.kFloat8E4M3, DType.kBFloat16, Format.E4M3
         name = dtype.name.removeprefix("kFloat8").removeprefix("kFloat4").removeprefix("k").lower()
-    elif type(dtype).__module__ == "torch":  # torch.float4_e2m1fn_x2 holds two in an item
+    elif type(dtype).__module__ == "torch":  # an item of torch.float4_e2m1fn_x2 holds two codes
         name = str(dtype).removeprefix("torch.").removesuffix("_x2")
     else:
         try:
@@ -34,6 +34,6 @@ def dtype_name(dtype: object) -> str | None:
 
 
 def element_dtype(dtype: object) -> Any:  # noqa: ANN401  (what a face takes as a dtype)
-    """Returns the ml_dtypes name of an element format in any spelling; other objects unchanged."""
+    """Returns the ml_dtypes name of an element format in any form; other objects unchanged."""
     name = dtype_name(dtype)
     return name if name in ELEMENT_DTYPES.values() else dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A setting of the process that programs set for good or for the time of a context."""
+"""A setting of the process, for its whole run or for the time of a context."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _Setting:
 
 
 class ProcessSetting:
-    """A value that several owners set. The latest setting that was not taken back holds.
+    """A value that several owners set; the latest setting that is not removed applies.
 
-    Owners are objects. They may take their settings back in any order and from any thread; a
-    setting whose owner is gone is for good. Assigning `value` sets it for good, too. `apply`, if
-    given, gets each value that comes to hold.
+    Owners are objects. They may remove their settings in any order and from any thread. A setting
+    becomes permanent when its owner is deleted. Assigning `value` is a permanent setting too.
+    `apply`, if given, is called with each value that becomes the current one.
     """
 
     def __init__(self, value: str, apply: Callable[[str], object] | None = None) -> None:
@@ -34,10 +34,10 @@ class ProcessSetting:
         self._settings: list[_Setting] = [_Setting(None, value)]
 
     def set(self, owner: object, value: str) -> None:
-        """Sets the value; `owner` can take it back."""
+        """Sets the value; take_back() with `owner` removes the setting."""
         with self._lock:
             self._note_assigned()
-            # Of settings for good that follow each other only the last can hold again.
+            # Of adjacent permanent settings only the last one can become current again.
             kept = [
                 setting
                 for setting, following in pairwise(self._settings)
@@ -47,9 +47,9 @@ class ProcessSetting:
             self._hold_latest()
 
     def take_back(self, owner: object, with_later: bool = False) -> None:
-        """Takes the latest setting of an owner back, if there is one.
+        """Removes the latest setting of an owner, if there is one.
 
-        with_later: with the settings for good that followed it.
+        with_later: removes the permanent settings after it too.
         """
         with self._lock:
             self._note_assigned()

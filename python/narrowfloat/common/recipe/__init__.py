@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: how the tensors of a network are quantized, with TransformerEngine's names."""
+"""Recipes, which define how the tensors of a network are quantized, as in TransformerEngine."""
 
 from narrowfloat.common.recipe.base import Recipe
 from narrowfloat.common.recipe.block import Float8BlockScaling, MXFP8BlockScaling

@@ -18,10 +18,10 @@ BACKWARD_OVERRIDES = (None, "high_precision", "dequantized")
 class Recipe:
     """The base class of recipes.
 
-    backward_override: None, or what the backward pass computes with: "high_precision", the tensors
-    before they were quantized, or "dequantized". Default: NVTE_BACKWARD_OVERRIDE, else None.
-    fp8_dpa, fp8_mha: attention in FP8, for the layers that have it.
-    Errors: AssertionError for options that exclude each other, when the recipe is made.
+    backward_override: None, or the operands of the backward pass: "high_precision", the tensors
+    before quantizing, or "dequantized". Default: NVTE_BACKWARD_OVERRIDE, else None.
+    fp8_dpa, fp8_mha: attention in FP8, for layers that support it.
+    Errors: AssertionError for options that exclude each other.
     """
 
     kind: ClassVar[str] = ""
@@ -34,7 +34,7 @@ class Recipe:
     fp8_mha: bool = False
 
     if TYPE_CHECKING:
-        # The fields of a kind; the caller has checked the kind.
+        # Subclasses define further fields; callers check `kind` before they read them.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Recipe:
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        # The text names the recipe in the global state, so it must follow every change.
+        # The text identifies the recipe in the global state, so every change must clear it.
         self.__dict__.pop("_text", None)
         object.__setattr__(self, name, value)
 
@@ -65,23 +65,23 @@ class Recipe:
         return text
 
     def note(self) -> str:
-        """Lets noted() find this recipe, or one that replaces it, by the text. Returns the text."""
+        """Stores this recipe, so that noted() finds it by its text. Returns the text."""
         text = repr(self)
         Recipe._noted[text] = self
         return text
 
     @staticmethod
     def noted(text: str) -> Recipe:
-        """Returns the recipe that was noted last under this text."""
+        """Returns the last recipe that note() stored under this text."""
         return Recipe._noted[text]
 
     def _derived(self) -> dict[str, object]:
-        """Attributes that are no fields of the constructor: the text names them too."""
+        """Returns the attributes that are not constructor fields; the text lists them too."""
         names = {f.name for f in fields(self)} | {"_text"}
         return {name: value for name, value in vars(self).items() if name not in names}
 
     def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:
-        """Makes every quantizer of this recipe by `factory(role)`; None: the recipe's own again.
+        """Makes every quantizer with `factory(role)`; None restores the recipe's own quantizers.
 
         The rest of the recipe (formats, products, overrides) stays. `factory` gets QuantizerRole
         objects and returns a Quantizer or a QuantizerRequest, as in CustomRecipe.
@@ -92,29 +92,27 @@ class Recipe:
         self.quantizer_factory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object] | None:
-        """Returns the function that makes the quantizers, or None if the recipe itself makes
-        them.
-        """
+        """Returns the function that makes the quantizers; None if the recipe makes them."""
         return vars(self).get("quantizer_factory")
 
     @classmethod
     def nvfp4(cls) -> bool:
-        """Returns whether this is NVFP4."""
+        """Returns whether the format is NVFP4."""
         return cls.kind == "fp4_block"
 
     @classmethod
     def mxfp8(cls) -> bool:
-        """Returns whether this is MXFP8."""
+        """Returns whether the format is MXFP8."""
         return cls.kind == "mxfp8"
 
     @classmethod
     def delayed(cls) -> bool:
-        """Returns whether scales follow a history of amaxes."""
+        """Returns whether scales are computed from a history of amaxes."""
         return cls.kind == "delayed"
 
     @classmethod
     def float8_current_scaling(cls) -> bool:
-        """Returns whether a tensor's one scale follows its own amax."""
+        """Returns whether a tensor has one scale, which is computed from its own amax."""
         return cls.kind == "current"
 
     @classmethod
@@ -124,7 +122,7 @@ class Recipe:
 
     @classmethod
     def float8_block_scaling(cls) -> bool:
-        """Returns whether this is FP8 with one fp32 scale per block."""
+        """Returns whether the format is FP8 with one fp32 scale per block."""
         return cls.kind == "float8_block"
 
     @classmethod
@@ -137,7 +135,7 @@ def _text_of(value: object) -> str:
     if isinstance(value, Format):
         return value.name
     if callable(value):
-        # A default repr holds an address, which another function may get later.
+        # A default repr contains an address, which another function may have later.
         place = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
         return f"{place}@{id(value):x}"
     return repr(value)

@@ -20,8 +20,8 @@ class MXFP8BlockScaling(Recipe):
     """Quantizes to MXFP8: blocks along each direction, power-of-two scales.
 
     margin: must be 0. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
-    enable_2d_quantization: weights of linear layers in tiles, so that both directions hold the same
-    values.
+    enable_2d_quantization: quantizes weights of linear layers in tiles, so that both directions
+    hold the same values.
     backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 
@@ -46,7 +46,7 @@ class MXFP8BlockScaling(Recipe):
 class Float8BlockScaling(Recipe):
     """Quantizes to FP8 with an fp32 scale per block: 1x128 or 128x128.
 
-    use_f32_scales: scales that are not powers of two; default
+    use_f32_scales: allows scales that are not powers of two; default
     NVTE_FP8_BLOCK_SCALING_FP32_SCALES == 1. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
     x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim: 1 or 2, the dimensions of
     blocks of inputs, weights and gradients; at most one of them may be 2.

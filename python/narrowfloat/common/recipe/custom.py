@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe that is a function."""
+"""The recipe that is defined by a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from narrowfloat.common.recipe.parameters import Format
 
 @dataclass(repr=False)
 class CustomRecipe(Recipe):
-    """Makes quantizers by a function.
+    """Makes quantizers with a function of the caller.
 
     qfactory: called with a QuantizerRole once per tensor; returns a Quantizer or a
-    QuantizerRequest. fp8_format: of requests that name none. quantization_alignment: the multiple
-    that layers pad rows to; ValueError unless it is a positive integer.
+    QuantizerRequest. fp8_format: of requests that name no format. quantization_alignment: the
+    multiple that layers pad rows to; ValueError unless it is a positive integer.
     backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 

@@ -28,13 +28,13 @@ class NVFP4BlockScaling(Recipe):
 
     disable_rht: no transform. disable_stochastic_rounding: rounds gradients to nearest.
     disable_2d_quantization: weights in 1x16 blocks. row_scaled_activation: one amax per row of
-    inputs. nvfp4_4over6: where each block chooses between two scales: none, weights, activations or
-    all. nvfp4_4over6_e4m3_use_256: where the largest block scale is then 256 instead of 448.
+    inputs. nvfp4_4over6: tensors with a choice of two scales per block: none, weights, activations,
+    all. nvfp4_4over6_e4m3_use_256: those of them with a largest block scale of 256 instead of 448.
     nvfp4_4over6_err_mode: MAE or MSE, the error that the choice compares.
     fp4_format, fp8_format: E2M1 and E4M3, of codes and of block scales.
     backward_override, fp8_dpa, fp8_mha: as in Recipe.
 
-    The defaults come from environment variables whose names are NVTE_NVFP4_ and: DISABLE_RHT,
+    The defaults come from environment variables named NVTE_NVFP4_ and: DISABLE_RHT,
     DISABLE_STOCHASTIC_ROUNDING, DISABLE_2D_QUANTIZATION, ROW_SCALED_ACTIVATION (1 or not); 4OVER6,
     4OVER6_E4M3_USE_256, 4OVER6_ERR_MODE.
     """

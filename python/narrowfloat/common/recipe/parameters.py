@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small values that recipes are made of."""
+"""The types of the fields of recipes."""
 
 import os
 from dataclasses import dataclass

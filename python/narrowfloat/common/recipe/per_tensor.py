@@ -23,8 +23,8 @@ class DelayedScaling(Recipe):
     """Computes scales from the amaxes of earlier steps.
 
     margin: divides scales by 2**margin. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
-    amax_history_len: the number of steps that count. amax_compute_algo: "max" or "most_recent" of
-    the history, or a function of a history that returns one amax per tensor.
+    amax_history_len: the number of steps in the history. amax_compute_algo: "max" or "most_recent"
+    of the history, or a function of a history that returns one amax per tensor.
     scaling_factor_compute_algo: None, or a function of (amax, scale, fp8_max, recipe) that returns
     the scale. reduce_amax: reduces amaxes over all processes.
     backward_override: must be None. fp8_dpa, fp8_mha: as in Recipe.

@@ -12,7 +12,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     restore_from_saved,
 )
 
-# Importing these fills the operator table.
+# These imports fill the operator table.
 from narrowfloat.pytorch.tensor import (
     _block_operators,
     _float8_operators,
@@ -90,7 +90,7 @@ __all__ = [
 
 
 def get_all_tensor_types() -> list[type]:
-    """Returns torch's tensor classes and every quantized one, each followed by its storage."""
+    """Returns torch's tensor classes and all quantized ones, each with its storage after it."""
     return [
         torch.Tensor,
         torch.nn.Parameter,

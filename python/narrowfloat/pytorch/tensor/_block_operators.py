@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for the families whose scales belong to blocks."""
+"""Rows of the operator table for the families with block scales."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
 
 @implements(aten.new_zeros.default, BlockStorage)
 def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> RowResult:
-    """Returns zeros in the same format; plain ones for another dtype or a size it does not take."""
+    """Returns zeros in the same format; plain zeros for another dtype or an unsupported size."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
         if takes:
@@ -111,14 +111,14 @@ def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
 
 
 def _in_range(index: int, size: int) -> int:
-    """Returns `index` counted from the front. Errors: IndexError, as torch raises it."""
+    """Returns `index` counted from the front. Errors: IndexError, as in torch."""
     if not -size <= index < size:
         raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
     return index % size
 
 
 def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> RowResult:
-    """Returns an alias of another shape; NotImplemented where blocks or strides forbid one."""
+    """Returns an alias of another shape; NotImplemented if blocks or strides do not allow it."""
     if tensor is None:
         return NotImplemented
     if tensor._why_no_view(shape) is not None:
@@ -138,7 +138,7 @@ def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
 
 
 def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
-    """Returns the pieces as aliases; NotImplemented unless all of them can be."""
+    """Returns the pieces as aliases; NotImplemented unless all can be aliases."""
     if not sizes:
         return []
     pieces, start = [], 0
@@ -150,7 +150,7 @@ def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
         pieces.append(piece)
         start += size
     if sizes[-1] % tensor._block_boundary(dim % tensor.dim() != tensor.dim() - 1) != 0:
-        # FSDP2 cuts a short shard out of a padded one, where no block ends with it.
+        # FSDP2 cuts a short shard out of a padded one, and no block ends at that bound.
         refuse_plain_shards(tensor, _why_no_pieces(tensor, sizes[-1], dim))
     return pieces
 

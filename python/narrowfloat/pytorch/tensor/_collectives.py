@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for collectives that move tensors: buffer by buffer, byte by byte.
+"""Rows of the operator table for collectives that send tensors, one buffer after another.
 
-Sums have no row: codes under different scales do not add up.
+Reductions have no row, because codes with different scales cannot be added.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed._functional_collectives  # registers operators that have rows here
+import torch.distributed._functional_collectives  # registers the operators of rows in this module
 from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._dispatch import implements
@@ -28,9 +28,9 @@ functional = torch.ops._c10d_functional
 
 
 def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
-    """Returns the buffers as they are sent: dense, in the order of the family.
+    """Returns the buffers to send: dense, in the order of the family.
 
-    A stale transpose stays.
+    A stale transpose is not sent.
     """
     found = []
     for leaf in tensor._leaves():
@@ -39,13 +39,13 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
             value = leaf._standalone_buffer(buffer.name)
             stale = buffer.name == leaf.COLUMNWISE and not leaf._has_columnwise()
             if value is not None and not stale:
-                part = leaf._cut is not None  # which shares the scales of the whole
+                part = leaf._cut is not None  # it shares the scales of the whole
                 found.append(value.clone() if part else value.contiguous())
     return found
 
 
 def _layout(tensor: QuantizedTensor) -> str:
-    """Returns the layout that all ranks must share: formats, directions, shapes."""
+    """Returns a text of formats, directions and shapes, which must be equal on all ranks."""
     parts = [f"{type(tensor).__name__}{tuple(tensor.shape)}"]
     for leaf in tensor._leaves():
         settings = [f"{s.keyword}={getattr(leaf, s.name)!r}" for s in leaf.SETTINGS]
@@ -55,7 +55,7 @@ def _layout(tensor: QuantizedTensor) -> str:
 
 
 def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
-    """Writes buffers as _buffers() gives them."""
+    """Writes the buffers that _buffers() returned."""
     left = list(buffers)
     for leaf in tensor._leaves():
         fields: dict[str, torch.Tensor | None] = {}
@@ -69,7 +69,7 @@ def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
 def _require_alike(
     operator: Operator, tensors: list[Any], group: torch.ScriptObject | None = None
 ) -> None:
-    """Raises ValueError unless all tensors, of all ranks of `group`, have one layout."""
+    """Raises ValueError unless all tensors, on all ranks of `group`, have one layout."""
     plain = [t for t in tensors if not isinstance(t, QuantizedTensor)]
     layouts = sorted({_layout(t) for t in tensors if isinstance(t, QuantizedTensor)})
     if plain or len(layouts) != 1:
@@ -92,10 +92,10 @@ def _require_alike(
 def _by_buffer(
     operator: Operator, args: tuple[Any, ...], written: Tensors, group: torch.ScriptObject | None
 ) -> torch.ScriptObject:
-    """Runs a collective on one buffer of each tensor after another; returns a work that is done.
+    """Runs a collective for each buffer of the tensors in turn; returns a completed work.
 
-    Every rank waits for each buffer in turn, so that the order is the same everywhere. A work is
-    waited for once: point to point, gloo's wait for another message the second time.
+    Every rank waits for each buffer in turn, so the order is the same on all ranks. wait() is
+    called once per work: gloo's point-to-point works wait for another message at a second call.
     """
     tensors: list[Any] = [t for t in tree_flatten(args)[0] if isinstance(t, torch.Tensor)]
     _require_alike(operator, tensors, group)
@@ -152,9 +152,9 @@ def _recv(tensors: list[Any], group: torch.ScriptObject, *rest: Any) -> torch.Sc
 
 
 def _assemble(operator: Operator, out: QuantizedTensor, pieces: list[QuantizedTensor]) -> None:
-    """Writes pieces one after another along the rows.
+    """Writes pieces to consecutive rows of `out`.
 
-    Errors: ValueError, before anything is written, if their scales differ or off the blocks.
+    Errors: ValueError, before anything is written, for different scales or partial blocks.
     """
     places = out.split(pieces[0].shape[0])
     if len(places) != len(pieces) or not isinstance(places[0], QuantizedTensor):
@@ -215,7 +215,7 @@ def _require_same_format(operator: Operator, output: torch.Tensor, own: torch.Te
         )
 
 
-# Functional collectives, which DTensor uses: a group by its name, and no work to wait for.
+# Functional collectives, which DTensor uses: they take a group by name, and return no work.
 
 
 def _group_of(name: str) -> torch.ScriptObject:
@@ -236,7 +236,7 @@ def _broadcast_in_place(tensor: QuantizedTensor, root: int, name: str) -> Quanti
 
 @implements(functional.all_gather_into_tensor.default, QuantizedTensor)
 def _all_gather(tensor: QuantizedTensor, group_size: int, group_name: str) -> QuantizedTensor:
-    """Returns the tensor whose rows the ranks hold, one rank's below the other's."""
+    """Returns the tensor whose rows the ranks hold, concatenated in the order of ranks."""
 
     def gather(buffer: torch.Tensor) -> torch.Tensor:
         whole = functional.all_gather_into_tensor.default(buffer, group_size, group_name)

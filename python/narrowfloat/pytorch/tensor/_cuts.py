@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts: tensors over a part of another one's buffers, along whole blocks."""
+"""Cuts: tensors over a part of another tensor's buffers, along whole blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 
     class BlockTensor(BlockStorage, SchemeTensor):  # type: ignore[override]  # device
-        """A tensor of a family whose scales belong to blocks."""
+        """A tensor of a family with block scales."""
 
 
 _DIRECTIONS = ("rowwise", "columnwise")
@@ -38,7 +38,7 @@ def matrix_range(
 ) -> tuple[bool, int, int] | None:
     """Returns whether a cut is along the rows of the flattened tensor, and its range there.
 
-    None if its rows are not consecutive. Requires: dim >= 0.
+    Returns None if the rows are not consecutive. Requires: dim >= 0.
     """
     if dim == len(shape) - 1:
         return False, start, length
@@ -49,7 +49,7 @@ def matrix_range(
 
 
 def cut(tensor: BlockTensor, dim: int, start: int, length: int) -> BlockTensor | None:
-    """Returns an alias of `length` items along `dim`; None off the blocks' boundaries.
+    """Returns an alias of `length` items along `dim`; None unless it consists of whole blocks.
 
     Requires: 0 <= start, start + length <= the dimension's size.
     """
@@ -99,7 +99,7 @@ def _cut_codes(
         return codes.narrow(0, start, length)
     if codes.dim() == last + 1 and packed == 1:
         return codes.narrow(dim + 1, start, length)
-    _, first, count = found  # The transpose of the flattened tensor.
+    _, first, count = found  # the transpose of the flattened tensor
     return codes.narrow(1, first // packed, count // packed)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of families: each registers its classes at the end of its file."""
+"""The registry of families; each module registers its classes at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ torch.serialization.add_safe_globals([DType, _make_tensor_in_reduce_ex])
 
 @dataclass(frozen=True)
 class Family:
-    """The classes of one format. Its table of fields is that of `storage`."""
+    """The classes of one format. `storage` has the table of fields."""
 
     tensor: type[torch.Tensor]
     storage: type[QuantizedTensorStorage]
@@ -34,12 +34,12 @@ _FAMILIES: dict[type, Family] = {}
 
 
 def family_of(cls: type) -> Family | None:
-    """Returns the family of a quantizer's, a storage's or a tensor's class, or of its bases."""
+    """Returns the family of a quantizer, storage or tensor class, or of one of its bases."""
     return next((_FAMILIES[base] for base in cls.__mro__ if base in _FAMILIES), None)
 
 
 def registered(module: str, name: str) -> type | None:
-    """Returns the class of a family that has this name in this module."""
+    """Returns the class of a family with this module and name, or None."""
     return CLASSES.get(f"{module}.{name}")
 
 
@@ -55,10 +55,10 @@ def register_family(
     default: Callable[[Any], Quantizer] | None = None,
     reconstructor: Callable[..., Any] | None = None,
 ) -> None:
-    """Ties the classes of a family together and lets torch.load(weights_only=True) rebuild them.
+    """Registers the classes of a family, also for torch.load(weights_only=True).
 
-    default: makes the quantizer of a tensor (its argument) that has none. reconstructor: the
-    function of the module that payloads name; without one they name the class.
+    default: makes a quantizer for a tensor (its argument) without one. reconstructor: the module's
+    function that pickles refer to; without it they refer to the class.
     """
     family = Family(tensor, storage, quantizers)
     _FAMILIES.update(dict.fromkeys(family.classes(), family))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for per-tensor FP8: one scale goes with any part of the codes."""
+"""Rows of the operator table for per-tensor FP8: any part of the codes has the same scale."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Codes = torch.Tensor | None
 
 
 def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
-    """Returns the place of a logical dimension in the transpose."""
+    """Returns the index of a logical dimension in the transpose."""
     rank = tensor.dim()
     dim %= rank
     if rank < 2:
@@ -40,7 +40,7 @@ def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
 
 
 def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
-    """Returns a tensor over other codes under the scale of `tensor`."""
+    """Returns a tensor over other codes with the scale of `tensor`."""
     codes: Any = transpose if data is None else data
     shape = codes.shape if data is not None else from_columnwise(codes.shape)
     return Float8Tensor._like_codes(tensor, shape, data, transpose)
@@ -93,7 +93,7 @@ def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
     if tensor._transpose is not None and tensor._has_columnwise():
         transpose = tensor._transpose.select(transposed_dim(tensor, dim), index)
         if dim % rank == rank - 1 and rank > 2:
-            transpose = transpose.movedim(-1, 0)  # the last one leads the transpose
+            transpose = transpose.movedim(-1, 0)  # the last dimension comes first in the transpose
         elif dim % rank != rank - 1 and transpose.dim() == 1:
             transpose = transpose.reshape(-1)
     return part_of(tensor, data, transpose)
@@ -171,7 +171,7 @@ def _new_zeros(
 
 @implements(aten.zero_.default, Float8Tensor)
 def _zero(tensor: Float8Tensor) -> Float8Tensor:
-    # The scale stays: other tensors may share it.
+    # The scale does not change, because other tensors may share it.
     for codes in (tensor._data, tensor._transpose):
         if codes is not None:
             codes.zero_()

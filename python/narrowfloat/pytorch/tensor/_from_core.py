@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core's quantized tensors as torch's, over the same memory."""
+"""Converts the core's quantized tensors to torch's, over the same memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ELEMENTS = (DType.kFloat8E4M3, DType.kFloat8E5M2)
 
 
 def _quantizers(rowwise: bool, columnwise: bool) -> Iterator[SchemeQuantizer]:
-    """Yields a quantizer for each spec that a class of tensors has by its plain options."""
+    """Yields a quantizer for each spec that a tensor class supports without further options."""
     usage: dict[str, Any] = {"rowwise": rowwise, "columnwise": columnwise}
     for flag in (False, True):
         for element in _ELEMENTS:
@@ -40,7 +40,7 @@ def _quantizers(rowwise: bool, columnwise: bool) -> Iterator[SchemeQuantizer]:
 
 @functools.cache
 def quantizer_for(spec: str, rowwise: bool, columnwise: bool) -> SchemeQuantizer:
-    """Returns a quantizer of that spec. Errors: NotImplementedError if no class has it."""
+    """Returns a quantizer with this spec. Errors: NotImplementedError if no class supports it."""
     for quantizer in _quantizers(rowwise, columnwise):
         if quantizer._spec().text == spec:
             return quantizer

@@ -38,7 +38,7 @@ def _owns(group: FSDPParamGroup, module: torch.nn.Module) -> bool:
 
 
 def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
-    """Finds the FSDP2 group that a module's parameters belong to; it may be an ancestor's.
+    """Returns the FSDP2 group of a module's parameters, which may be an ancestor's.
 
     Errors: RuntimeError if there is none.
     """
@@ -63,16 +63,16 @@ def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     )
 
 
-# True for modules whose forward pass activation checkpointing may run again. Modules that do not
-# report their passes are not in it.
+# Modules by whether activation checkpointing may run their forward pass again. Modules that do not
+# report their passes are absent.
 _runs_again: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
 def note_forward(module: torch.nn.Module, may_run_again: bool) -> None:
-    """Notes whether activation checkpointing may run this forward pass of a module again.
+    """Stores whether activation checkpointing may run this forward pass of a module again.
 
-    Requires: the module calls it in every forward pass, and nothing but its forward pass and the
-    backward pass of that read its parameters.
+    Requires: the module calls it in every forward pass, and its parameters are only read in its
+    forward pass and the corresponding backward pass.
     """
     _runs_again[module] = may_run_again or _runs_again.get(module, False)
 
@@ -80,7 +80,7 @@ def note_forward(module: torch.nn.Module, may_run_again: bool) -> None:
 def _may_run_again(module: torch.nn.Module, shard: Quantized) -> bool:
     """Returns whether the forward pass of a parameter's module may run during backward.
 
-    It may for modules that do not report their passes, and for parameters that modules share.
+    True for modules that do not report their passes, and for parameters that modules share.
     """
     param = _parameter_of(module, shard)
     shared = param is not None and bool(param._module_info.shared_modules)
@@ -90,9 +90,9 @@ def _may_run_again(module: torch.nn.Module, shard: Quantized) -> bool:
 def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, bool]:
     """Returns which directions the gathered parameter needs.
 
-    What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
-    unshard(), needs the columnwise one too, if the quantizer makes it. So does what is gathered
-    during backward if a checkpoint runs the forward pass again there, which reshards nothing.
+    If it is gathered for one pass, only the direction of that pass. If it stays gathered, as after
+    unshard(), also the columnwise one, if the quantizer makes it. So too if it is gathered in
+    backward and a checkpoint runs the forward pass again there, without resharding.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
@@ -107,7 +107,7 @@ def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, boo
 
 
 def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None:
-    """Finds what FSDP2 keeps of a sharded parameter; None if it shards none like it."""
+    """Returns FSDP2's record of a sharded parameter; None if there is none."""
     try:
         params = find_parameter_group(module).fsdp_params
     except RuntimeError:
@@ -125,10 +125,10 @@ def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
 
 
 def _make_room(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> None:
-    """Lets FSDP2 allocate new memory if these buffers differ in size from those before.
+    """Makes FSDP2 allocate new memory if the sizes of the buffers changed.
 
     FSDP2 keeps the tensors of the first gather, without memory while the parameter is sharded, and
-    would gather into them. Without any it allocates them, as for the first gather.
+    would gather into them. If they are removed, it allocates new ones, as in the first gather.
     """
     if param is None:
         return
@@ -140,7 +140,7 @@ def _make_room(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int
 
 @contextmanager
 def _naming(module: torch.nn.Module | None, shard: Quantized) -> Iterator[None]:
-    """Adds the parameter's name to what is raised inside."""
+    """Adds the parameter's name to errors that are raised inside."""
     try:
         yield
     except (NotImplementedError, RuntimeError) as error:
@@ -162,11 +162,11 @@ def is_asked_by_fsdp() -> bool:
 
 
 def refuse_plain_shards(tensor: Quantized, why: str) -> None:
-    """Raises if torch.distributed shards a tensor for which an operator would give plain values.
+    """Raises if torch.distributed shards a tensor and an operator would return plain values.
 
-    FSDP2 and DTensor would keep the values in place of the tensor, unquantized, without a word.
-    Only the frames of the callers distinguish them from a program that reads values.
-    Errors: NotImplementedError, naming the parameter where FSDP2 shards.
+    FSDP2 and DTensor would use the unquantized values instead of the tensor without a warning. Only
+    the callers' frames distinguish them from a program that reads values.
+    Errors: NotImplementedError, with the parameter's name under FSDP2.
     """
     for frame in _frames():
         if frame.f_globals.get("__name__") in _SHARDING:
@@ -181,7 +181,7 @@ def refuse_plain_shards(tensor: Quantized, why: str) -> None:
 def refuse_replicas_of_values(tensor: Quantized) -> None:
     """Raises if DistributedDataParallel sends the values of a tensor from rank 0 to the others.
 
-    They would quantize the values anew, and ranks would train different weights.
+    The other ranks would quantize the values again, and train different weights.
     Errors: NotImplementedError.
     """
     if any(frame.f_globals.get("__name__") == _REPLICATING for frame in _frames()):
@@ -193,7 +193,7 @@ def refuse_replicas_of_values(tensor: Quantized) -> None:
 
 
 class _Held:
-    """A process group that copies of a tensor share: it belongs to the process."""
+    """Wraps a process group that copies of a tensor share, because it belongs to the process."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -206,7 +206,7 @@ class _Held:
 
 
 class ShardGroup:
-    """The group over which later quantizations of a shard share one amax; None for no group."""
+    """The group over which later quantizations of a shard share one amax; or None."""
 
     FIELD = "_amax_reduction_group"
 
@@ -219,9 +219,7 @@ class ShardGroup:
 
 
 class _Part(NamedTuple):
-    """The buffers that one storage sends: fields with rows, and fields that all ranks must
-    share.
-    """
+    """The buffers that one storage sends: fields with rows, and fields equal on all ranks."""
 
     fields: tuple[str, ...]
     shared: tuple[str, ...]
@@ -229,7 +227,7 @@ class _Part(NamedTuple):
 
 
 class _Bundle(NamedTuple):
-    """Buffers packed into one or several of one shape; `contents`: type and shape of each."""
+    """Buffers packed into one or more tensors of one shape; `contents`: type and shape of each."""
 
     contents: tuple[tuple[torch.dtype, torch.Size], ...]
 
@@ -237,7 +235,7 @@ class _Bundle(NamedTuple):
     def pack(
         cls, buffers: Sequence[torch.Tensor], shape: tuple[int, ...] | None
     ) -> tuple[tuple[torch.Tensor, ...], _Bundle]:
-        """Packs into tensors of bytes of `shape`, as many as it takes, or into one of any size."""
+        """Packs into byte tensors of `shape`, as many as needed, or into one of any size."""
         contents = tuple((buffer.dtype, buffer.shape) for buffer in buffers)
         flat = torch.cat([b.contiguous().view(-1).view(torch.uint8) for b in buffers])
         if shape is None:
@@ -247,7 +245,7 @@ class _Bundle(NamedTuple):
         return tuple(flat.view(-1, *shape).unbind()), cls(contents)
 
     def unpack(self, gathered: Sequence[torch.Tensor], world: int) -> list[torch.Tensor]:
-        """Returns the buffers of all ranks, one rank's below the other's."""
+        """Returns the buffers of all ranks, concatenated in the order of ranks."""
         ranks = torch.cat([piece.contiguous().view(world, -1) for piece in gathered], 1)
         buffers, begin = [], 0
         for dtype, shape in self.contents:
@@ -262,7 +260,7 @@ class _Gathering(NamedTuple):
     """The metadata that rebuilds the parameter."""
 
     parts: tuple[_Part | None, ...]
-    whole: int | None  # the size of the first dimension; None: as many indices as arrive
+    whole: int | None  # the size of the first dimension; None: the number of indices received
     world: int | None
     bundle: _Bundle | None
     module: torch.nn.Module | None
@@ -273,7 +271,7 @@ def _shares(storage: Quantized, names: Sequence[str]) -> tuple[torch.Tensor, ...
 
 
 if TYPE_CHECKING:
-    _Storage = QuantizedTensorStorage  # the class beside this one
+    _Storage = QuantizedTensorStorage  # the class that is combined with this one
 else:
     _Storage = object
 
@@ -282,15 +280,15 @@ class ShardedParameter(_Storage):
     """The hooks of FSDP2 for a tensor of one scheme."""
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Returns the storages that are sent, with their directions."""
+        """Returns the storages to send, with their directions."""
         return [(self, usages)]
 
     def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        """Returns which directions the gathered parameter needs, as usages_of_pass()."""
+        """Returns the directions that the gathered parameter needs, as usages_of_pass()."""
         return usages_of_pass(module, self)
 
     def _note_mesh(self, mesh: DeviceMesh) -> None:
-        """Keeps the group that later quantizations of the shard reduce over, if they share any."""
+        """Stores the group that later quantizations of the shard reduce their amax over, if any."""
         for storage, _ in self._shard_parts((True, True)):
             measures = hasattr(getattr(storage, "_quantizer", None), "with_amax_reduction")
             if measures and transport.shared_fields(storage):
@@ -304,15 +302,15 @@ class ShardedParameter(_Storage):
         module: torch.nn.Module,
         mp_policy: object,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
-        """Returns buffers to gather, and metadata.
+        """Returns the buffers to gather, and metadata.
 
-        Every rank sends buffers of the same sizes: those of a short shard end with zeros. Without a
-        mesh the buffers are those of this shard alone, and what ranks share is not compared.
+        Every rank sends buffers of the same sizes: a short shard is padded with zeros. Without a
+        mesh returns the buffers of this shard only, and compares nothing between ranks.
         Errors: RuntimeError outside of FSDP2; RuntimeError or NotImplementedError, on every rank,
-        for what cannot be gathered.
+        for a tensor that cannot be gathered.
         """
         with _naming(module, self):
-            # Names first what cannot be sent, whether or not FSDP2 runs the hook.
+            # Raises first for tensors that cannot be sent, also outside of FSDP2.
             for storage, _ in self._shard_parts((True, True)):
                 if storage is not None:
                     _require_transportable(storage)
@@ -332,7 +330,7 @@ class ShardedParameter(_Storage):
     def _extract(
         self, usages: tuple[bool, bool], world: int | None, padded: int | None
     ) -> tuple[list[_Part | None], list[torch.Tensor]]:
-        """Returns what each storage sends, and the buffers. Errors: as fsdp_pre_all_gather()."""
+        """Returns the part of each storage and the buffers. Errors: as fsdp_pre_all_gather()."""
         buffers: list[torch.Tensor] = []
         parts: list[_Part | None] = []
         for storage, wanted in self._shard_parts(usages):
@@ -353,7 +351,7 @@ class ShardedParameter(_Storage):
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Returns the gathered parameter, and the tensors that FSDP2 may free after use.
 
-        Errors: RuntimeError, on every rank, if shards differ in what they must share.
+        Errors: RuntimeError, on every rank, if fields that ranks must share differ.
         """
         left = list(all_gather_outputs)
         if metadata.bundle is not None:
@@ -375,7 +373,7 @@ class ShardedParameter(_Storage):
     def _join(
         self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Quantized | None
     ) -> Quantized:
-        """Returns the parameter over what has arrived for each storage."""
+        """Returns the parameter over the gathered buffers of each storage."""
         ((part, buffers),) = arrived
         tensor = gathered(self, part, buffers, whole, dtype, out)
         _give_quantizer(tensor, self._quantizer, part.usages)
@@ -383,7 +381,7 @@ class ShardedParameter(_Storage):
 
 
 def _require_transportable(storage: Quantized) -> None:
-    """Raises NotImplementedError for a storage whose buffers cannot be sent."""
+    """Raises NotImplementedError for a storage with buffers that cannot be sent."""
     reason = storage._why_no_transport()
     if reason is not None:
         raise NotImplementedError(reason)
@@ -392,7 +390,7 @@ def _require_transportable(storage: Quantized) -> None:
 def _part_of(
     storage: Quantized, usages: tuple[bool, bool], world: int | None, padded: int | None
 ) -> _Part:
-    """Raises NotImplementedError or RuntimeError for a storage that cannot be sent."""
+    """Returns the part of a storage. Errors: NotImplementedError, RuntimeError if not sendable."""
     _require_transportable(storage)
     storage._own_buffers()
     usages = _usages_at_hand(storage, usages)
@@ -406,9 +404,9 @@ def _part_of(
 
 
 def _usages_at_hand(storage: Quantized, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Returns the directions to gather: the wanted ones that there are, else those that there are.
+    """Returns the wanted directions that are present; if there are none, the present ones.
 
-    A weight that is quantized along one direction serves both passes.
+    A weight with one direction is used in both passes.
     """
     if storage._has_rowwise() and storage._derives_columnwise():
         return wanted
@@ -424,10 +422,10 @@ def _in_shape(
     padded: int | None,
     orig_size: torch.Size,
 ) -> tuple[tuple[torch.Tensor, ...], _Bundle | None]:
-    """Returns the buffers as FSDP2 takes them.
+    """Returns the buffers in the shapes that FSDP2 needs.
 
-    A single rank may send one buffer only. Where shards are uneven, FSDP2 asks for buffers that all
-    have the shape of the longest shard.
+    A single rank may send one buffer only. With uneven shards, FSDP2 needs buffers that all have
+    the shape of the longest shard.
     """
     if world == 1 and len(buffers) > 1:
         return _Bundle.pack(buffers, None)
@@ -444,9 +442,9 @@ _HOW = "quantize them with a reduced amax or one given scale"
 def _require_agreement(
     names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type, verb: str, how: str
 ) -> None:
-    """Raises RuntimeError if a rank's bytes differ from the first one's.
+    """Raises RuntimeError if the bytes of a rank differ from the first rank's.
 
-    verb: begins the message. how: ends it, with what a program can do.
+    verb: begins the message. how: ends it, with a remedy.
     """
     for name, values in zip(names, gathered_values, strict=True):
         ranks = values.contiguous().view(torch.uint8)
@@ -465,7 +463,7 @@ def gathered(
     dtype: torch.dtype,
     out: Quantized | None,
 ) -> Quantized:
-    """Returns a tensor over buffers that have arrived: `out`, or a new one like `shard`."""
+    """Returns a tensor over gathered buffers: `out`, or a new one like `shard`."""
     fields = transport.restore(shard, part.fields, buffers, whole)
     fields.update({name: getattr(shard, name) for name in transport.shared_fields(shard)})
     if out is None:
@@ -489,17 +487,17 @@ def gathered(
 
 
 def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tensor]) -> Quantized:
-    """Returns the tensor whose rows ranks hold in equal shards; `gather` joins one buffer.
+    """Returns the tensor whose rows the ranks hold in equal shards; `gather` gathers one buffer.
 
-    Errors: RuntimeError, on every rank, for parts of blocks and for shards that do not share what
-    they must; NotImplementedError for swizzled scales.
+    Errors: RuntimeError, on every rank, for partial blocks and for shards with different shared
+    fields; NotImplementedError for swizzled scales.
     """
     arrived: list[Any] = []
     for storage, usages in shard._shard_parts((True, True)):
         if storage is None:
             arrived.append(None)
             continue
-        # Padded shards are equal, so two of them show what holds for all.
+        # Padded shards are equal, so a check for two shards is valid for any number.
         part = _part_of(storage, usages, 2, storage._logical_shape()[0])
         buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
         shared = [gather(value) for value in _shares(storage, part.shared)]
@@ -514,7 +512,7 @@ def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tenso
 def _give_quantizer(
     tensor: Quantized, quantizer: Quantizer | None, usages: tuple[bool, bool]
 ) -> None:
-    """Gives a gathered tensor a quantizer of its own, without the shards' reduction."""
+    """Sets a copy of the quantizer without the shards' reduction on a gathered tensor."""
     if quantizer is None:
         return
     own = quantizer.copy()
@@ -531,9 +529,7 @@ def is_gathered(weight: torch.Tensor) -> bool:
 
 
 def is_of_one_pass(weight: Quantized) -> bool:
-    """Returns whether FSDP2 gathered one direction of a weight and gathers the other for
-    backward.
-    """
+    """Returns whether FSDP2 gathered one direction of a weight; backward gathers the other."""
     return getattr(weight._quantizer, "_of_one_pass", False)
 
 
@@ -541,13 +537,13 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 
 
 class ShardedHybrid(ShardedParameter):
-    """The hooks of FSDP2 for a tensor of two storages: both are sent, in every pass."""
+    """The hooks of FSDP2 for a tensor of two storages, which are both sent in every pass."""
 
     def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
         return True, True
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Raises NotImplementedError for a child that cannot be sent."""
+        """Returns both storages. Errors: NotImplementedError for a child that cannot be sent."""
         parts = []
         for direction, wanted in _CHILDREN.items():
             child = getattr(self, f"_{direction}_storage")
@@ -578,7 +574,7 @@ class ShardedHybrid(ShardedParameter):
 
 
 def _require_transport(child: Quantized, direction: str) -> None:
-    """Raises NotImplementedError for a bare storage, and for a family without the protocol."""
+    """Raises NotImplementedError for a bare storage or a family without FSDP2's methods."""
     name = type(child).__name__
     is_tensor = isinstance(child, torch.Tensor)
     if not is_tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-gather of values that are quantized before they are sent."""
+"""Gathers values that are quantized before they are sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from narrowfloat.pytorch.tensor.storage import _transport as transport
 def joiner(group: Group, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a function that gathers a buffer along its first dimension.
 
-    runs: equal runs of rows in the buffer of each rank; run i of all ranks comes before run i + 1.
+    runs: number of equal parts of rows in each buffer; all ranks' part i comes before part i + 1.
     """
     world = dist.get_world_size(group)
 
@@ -26,7 +26,7 @@ def joiner(group: Group, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor
         buffer = buffer.contiguous()
         whole = buffer.new_empty((world * buffer.shape[0], *buffer.shape[1:]))
         dist.all_gather_into_tensor(whole, buffer, group=group)
-        if runs == 1 or buffer.shape[0] == 1:  # one row: what the ranks share, which stays in order
+        if runs == 1 or buffer.shape[0] == 1:  # one row: a shared field, in the order of ranks
             return whole
         parts = whole.view(world, runs, buffer.shape[0] // runs, *buffer.shape[1:])
         return parts.transpose(0, 1).reshape(whole.shape)
@@ -35,7 +35,7 @@ def joiner(group: Group, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor
 
 
 def _travels(shard: Quantized, runs: int) -> bool:
-    """Returns whether the runs of rows in a shard end with blocks, in buffers that can be sent."""
+    """Returns whether the parts of a shard's rows are whole blocks, in buffers that can be sent."""
     length = shard.shape[0] // runs
     usages = shard.get_usages()
     fields = shard._transport_fields(usages["rowwise"], usages["columnwise"])
@@ -49,24 +49,24 @@ def _travels(shard: Quantized, runs: int) -> bool:
 
 
 def _quantize_shard(x: torch.Tensor, quantizer: Quantizer, group: Group) -> Quantized:
-    """Returns the shard in the codes and scales that the whole tensor would give its rows."""
+    """Returns the shard with the codes and scales that its rows have in the whole tensor."""
     own = quantizer.copy()  # shares the scale and the amax of delayed scaling
     own.internal = False
     if hasattr(own, "with_amax_reduction"):
         own.with_amax_reduction, own.amax_reduction_group = True, group
     shard = own.quantize(x)
     if own.SCALE_IS_GIVEN:
-        reduce_max(own.amax, group)  # otherwise ranks go on with different scales
+        reduce_max(own.amax, group)  # otherwise ranks would compute different scales
     return shard
 
 
 def gather_quantized(
     x: torch.Tensor, group: Group, quantizer: Quantizer, runs: int = 1
 ) -> Quantized:
-    """Gathers rows; returns the bytes that `quantizer` gives their values.
+    """Gathers rows; the bytes are the same as if `quantizer` quantized the gathered values.
 
-    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales are sent. Values
-    are sent, and every rank quantizes them, where the runs of a rank do not end with blocks, for
+    x: the same number of rows on every rank. runs: as in joiner(). Sends codes and scales. Sends
+    values, and every rank quantizes them, if the parts of a rank are not whole blocks, for
     quantizers of several tensors or with a scale per row, and for columnwise NVFP4 of more than two
     dimensions.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random Hadamard transform of NVFP4's columns as matrices, vectors of signs and masks.
+"""The random Hadamard transform of NVFP4's columns, as matrices, sign vectors and masks.
 
-The core does the transform. These describe it, under TransformerEngine's names, for programs that
-do it themselves; `device` is any device that torch takes.
+The core computes the transform. These functions describe it, under TransformerEngine's names, for
+programs that compute it themselves; `device` is any torch device.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _transform_of_unit_rows(sign_mask: int) -> torch.Tensor:
 
 
 def get_no_random_sign_vector(device: torch.device | str) -> torch.Tensor:
-    """Returns the signs of a transform without random ones: a single 1, which broadcasts."""
+    """Returns the signs of a transform without random signs: a single 1, which broadcasts."""
     return torch.ones(1, dtype=torch.float32, device=device)
 
 
 def get_wgrad_sign_vector(device: torch.device | str) -> torch.Tensor:
     """Returns the fixed random signs of the transform, 1 and -1 in float32."""
-    # Hadamard's first column is positive, so the transform's has the signs.
+    # Hadamard's first column is positive, so the transform's first column has the signs.
     return _transform_of_unit_rows(_core.HADAMARD_SIGN_MASK)[:, 0].sign().to(device)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of TransformerEngine's own classes, read and written as ours over the same fields.
+"""Views of objects of TransformerEngine's classes as narrowfloat's, over the same fields.
 
-Both packages name the fields of quantizers, storages and groups alike. A view is an object of a
-class of ours whose `__dict__` is the one of the object that it views. So nothing is copied, and
-every method of ours works on both; a view is made for one call.
+Both packages use the same field names for quantizers, storages and groups. A view is an object of a
+narrowfloat class that shares the `__dict__` of TransformerEngine's object. So nothing is copied,
+and narrowfloat's methods work on both; a view is made for one call.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTen
 Object = TypeVar("Object")
 
 _OURS = "narrowfloat"
-HOSTS = ["transformer_engine"]  # packages whose classes have our names, modules and fields
-GENERATIONS = ((9, 0), (10, 0))  # those whose rules for per-tensor transposes are known
+HOSTS = ["transformer_engine"]  # packages with the same names of classes, modules and fields
+GENERATIONS = ((9, 0), (10, 0))  # with known rules for per-tensor transposes
 
 
 def set_generation(major: int, minor: int) -> None:
-    """Chooses the GPU generation whose buffers TransformerEngine's tensors have.
+    """Sets the GPU generation that determines the buffers of TransformerEngine's tensors.
 
-    From 10.0 on a product reads per-tensor FP8 in any layout, so that no transpose is kept.
-    Errors: ValueError for a generation that is not known.
+    From 10.0 on, products read per-tensor FP8 in any layout, so there is no transpose.
+    Errors: ValueError for an unknown generation.
     """
     if (major, minor) not in GENERATIONS:
         known = " or ".join(f"{a}.{b}" for a, b in GENERATIONS)
@@ -50,7 +50,7 @@ class HostedView:
     PACKAGE: ClassVar[str]
 
     if TYPE_CHECKING:
-        # The fields of the host, and the methods of the class of ours beside this one.
+        # The fields of the host, and the methods of the class that is combined with this one.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
 
     generation: ClassVar[tuple[int, int]] = GENERATIONS[-1]
@@ -61,18 +61,18 @@ class HostedView:
 
 
 class HostedStorage(HostedView):
-    """A view of a storage or of a tensor; its shape is that of its codes."""
+    """A view of a storage or of a tensor; its shape is the shape of its codes."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # a field of any type
-        if name == "_dtype":  # tensors store it when it is first read
+        if name == "_dtype":  # tensors store it at its first access
             return self.host.dtype
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class HostedQuantizer(HostedView):
-    """A view of a quantizer. The tensors that it makes are views of TransformerEngine's."""
+    """A view of a quantizer. It makes views of TransformerEngine's tensors."""
 
     __slots__ = ()
 
@@ -121,12 +121,12 @@ class HostedQuantizer(HostedView):
 
 
 class HostedGroup(HostedView):
-    """A view of a group. Its members are bare storages of ours; the group keeps none of them."""
+    """A view of a group. Its members are narrowfloat's bare storages; the group stores none."""
 
     __slots__ = ()
 
     def _members_quantizer(self) -> Quantizer | None:
-        """Returns a copy that has the directions and the layout of scales that are there."""
+        """Returns a copy of the quantizer with the group's directions and layout of scales."""
         if self.quantizer is None:
             return None
         quantizer = native(self.quantizer.copy())
@@ -136,16 +136,14 @@ class HostedGroup(HostedView):
         return quantizer
 
     def _keep_members(self) -> None:
-        """Removes the members: TransformerEngine's own code splits groups into tensors of its
-        classes.
-        """
+        """Removes the members: TransformerEngine splits groups into tensors of its classes."""
         self.quantized_tensors = None  # type: ignore[misc]  # the host has __dict__
 
     def _mark_swizzled(self) -> None:
         self._with_gemm_swizzled_scales = True  # type: ignore[misc]  # the host has __dict__
 
     def _mark_columnwise(self) -> None:
-        """Does nothing: the buffers tell which directions are present."""
+        """Does nothing: the buffers define which directions are present."""
 
     def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
         plain = super()._plain_like(dtype, device)  # type: ignore[misc]  # of the class beside this one
@@ -156,7 +154,7 @@ class HostedGroup(HostedView):
 def _hosts_group(
     package: str, cls: type, args: tuple[Any, ...], fields: dict[str, Any]
 ) -> GroupedTensorStorage:
-    """Makes a host's group; arguments at their defaults may be unknown to an older host."""
+    """Makes a host's group, without default arguments, which an older host may not know."""
     given = {name: value for name, value in fields.items() if value is not None}
     kept = {name: value for name, value in given.items() if value is not False}
     return host_class(package, cls)(*args, **kept)
@@ -164,16 +162,16 @@ def _hosts_group(
 
 @lru_cache
 def host_class(package: str, ours: type) -> type:
-    """Returns the package's class of the same name in the module of the same name."""
+    """Returns the package's class with the same name and the same module name."""
     module = importlib.import_module(ours.__module__.replace(_OURS, package, 1))
     return getattr(module, ours.__name__)
 
 
 @lru_cache
 def _view_of(package: str, ours: type) -> type:
-    """Returns the class of views that have the methods of a class of ours.
+    """Returns the view class with the methods of one of narrowfloat's classes.
 
-    Fields that an older TransformerEngine does not have yet are at their defaults.
+    Fields that an older TransformerEngine does not have have their defaults.
     """
     kind: type[HostedView]
     if issubclass(ours, Quantizer):
@@ -195,7 +193,7 @@ def _view_of(package: str, ours: type) -> type:
 
 
 def _find_view(cls: type) -> type | None:
-    """Returns the class of views of `cls`; None unless TransformerEngine has it from us."""
+    """Returns the view class of `cls`; None if narrowfloat has no such class."""
     for base in cls.__mro__:
         package, _, path = base.__module__.partition(".")
         if package not in HOSTS:
@@ -214,7 +212,7 @@ _UNSEEN: Any = object()
 
 
 def native(x: Object) -> Object:
-    """Returns `x` as an object of our classes: itself, or a view of TransformerEngine's object."""
+    """Returns `x`, or a view of it if its class is TransformerEngine's."""
     cls = type(x)
     view = _views.get(cls, _UNSEEN)
     if view is _UNSEEN:
@@ -228,5 +226,5 @@ def native(x: Object) -> Object:
 
 
 def hosted(x: Object) -> Object:
-    """Returns what a view views, anything else as it is: the inverse of native()."""
+    """Returns the object of a HostedView, any other object unchanged: the inverse of native()."""
     return x.host if isinstance(x, HostedView) else x

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for hybrid tensors: the operator on each child."""
+"""Rows of the operator table for hybrid tensors, which run the operator on each child."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ from narrowfloat.pytorch.utils import devices_match
 def map_quantized(
     tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]
 ) -> dict[str, Any] | None:
-    """Returns constructor arguments with the operator's result on each child, or None if one is
-    plain.
-    """
+    """Returns constructor arguments with the operator's result per child; None if one is plain."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return None
     try:
         children = tensor._map(operator)
-    except NotImplementedError:  # a child's format has no such part
+    except NotImplementedError:  # the child's format does not support such a part
         return None
     present = [child for child in children.values() if child is not None]
     return children if all(isinstance(child, QuantizedTensor) for child in present) else None
@@ -63,7 +61,7 @@ def _clone(
 @implements(aten.view.default, HybridQuantizedTensor)
 @implements(aten._unsafe_view.default, HybridQuantizedTensor)
 def _view(tensor: HybridQuantizedTensor, size: list[int]) -> RowResult:
-    """Raises RuntimeError where the blocks of a child do not allow a view of a matrix."""
+    """Returns a view. Errors: RuntimeError if a child's blocks do not allow it for a matrix."""
     shape = torch.empty(tensor.shape, device="meta").view(size).shape
     if shape == tensor.shape:
         return HybridQuantizedTensor.make_like(tensor)
@@ -124,7 +122,7 @@ def _unsqueeze(tensor: HybridQuantizedTensor, dim: int) -> RowResult:
 
 
 def _row_of(operator: Operator, child: QuantizedTensor, *args: Any) -> Any:  # noqa: ANN401  # one or several
-    """Returns what a child's row of the table gives; NotImplemented in place of values."""
+    """Returns the result of a child's row of the table; NotImplemented instead of values."""
     row = find_row(operator, type(child))
     return NotImplemented if row is None else row(child, *args)
 
@@ -134,16 +132,16 @@ def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Ro
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 
-# A child whose shape differs from that of its parent is a matrix: NVFP4 columns are those of the
-# flattened tensor, and its rows may have three and more dimensions.
+# A child with another shape than its parent is a matrix: NVFP4's columnwise data belong to the
+# flattened tensor, while its rowwise data may have three or more dimensions.
 
 
 def _lines_of(
     tensor: HybridQuantizedTensor, child: QuantizedTensor, dim: int, start: int, length: int
 ) -> RowResult:
-    """Returns the rows or columns of a matrix that belong to a range of its parent's dimension.
+    """Returns the rows or columns of a matrix that correspond to a range of its parent's dimension.
 
-    NotImplemented where the range is empty, or its rows are not consecutive in the matrix.
+    Returns NotImplemented if the range is empty, or its rows are not consecutive in the matrix.
     """
     found = matrix_range(tensor.shape, dim % tensor.dim(), start, length)
     if found is None or length <= 0:
@@ -155,13 +153,13 @@ def _lines_of(
 def _selected_of(
     tensor: HybridQuantizedTensor, child: QuantizedTensor, dim: int, index: int
 ) -> RowResult:
-    """Returns the rows of a matrix that select() gives; NotImplemented for the last dimension."""
+    """Returns the rows of a matrix that select() returns; NotImplemented for the last dimension."""
     is_last = dim % tensor.dim() == tensor.dim() - 1
     return NotImplemented if is_last else _lines_of(tensor, child, dim, index, 1)
 
 
 def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResults:
-    """Returns a hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
+    """Returns a hybrid tensor for each piece; NotImplemented if a child has no such pieces."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return NotImplemented
     parts = tensor._map(operator)
@@ -194,7 +192,7 @@ def _split_pieces(tensor: HybridQuantizedTensor, lengths: list[int], dim: int) -
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowResults:
-    """Raises NotImplementedError where pieces along the first dimension cut blocks of a child."""
+    """Returns pieces. Errors: NotImplementedError if pieces of rows cut blocks of a child."""
     pieces = _split_pieces(tensor, split_lengths(tensor, split_size, dim), dim)
     rank = tensor.dim()
     if pieces is not NotImplemented or dim % rank != 0 or tensor.numel() == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for tensors in high precision: views of the buffer."""
+"""Rows of the operator table for tensors in high precision, which return views of the buffer."""
 
 from __future__ import annotations
 

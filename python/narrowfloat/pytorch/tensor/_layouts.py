@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of new tensors, by quantizer and shape, kept for the next call."""
+"""Caches the layouts of new tensors by quantizer and shape."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 
-_MOST = 64  # layouts of one quantizer; the cache is emptied when it is full
+_MOST = 64  # layouts per quantizer; a full cache is cleared
 
 Key = tuple[torch.Size, torch.dtype, tuple[bool, bool], torch.device | None]  # None: the CPU
 
 
 @lru_cache(maxsize=1024)
 def _model(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a tensor that has no memory of its own to speak of, for empty_like()."""
+    """Returns a tensor with the memory of one item, for empty_like()."""
     return torch.empty((), dtype=dtype, device="cpu").expand(shape)
 
 
 def new_buffer(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a buffer on the CPU, not initialised.
+    """Returns an uninitialised buffer on the CPU.
 
-    empty_like() reads its arguments in half the time that empty() takes.
+    empty_like() parses its arguments in half the time of empty().
     """
     return torch.empty_like(_model(dtype, shape), memory_format=torch.contiguous_format)
 
 
 class Layout:
-    """Makes tensors like a first one, on its device, with new buffers that are not initialised."""
+    """Makes tensors like a first one, on its device, with new uninitialised buffers."""
 
     __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "on_cpu", "shape")
 
@@ -71,7 +71,7 @@ class Layout:
 
 
 def keep_layout(layouts: dict[Key, Layout], key: Key, made: Quantized) -> None:
-    """Keeps the layout of a tensor, if others can be made like it without its constructor."""
+    """Caches the layout of a tensor, if others can be made like it without its constructor."""
     buffers = [buffer for buffer in made._tensors() if buffer is not None]
     plain = all(type(buffer) is torch.Tensor and buffer.is_contiguous() for buffer in buffers)
     if type(made).__new__ is not TableStorage.__new__ or not plain:

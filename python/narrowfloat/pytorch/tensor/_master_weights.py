@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized weights from master weights that ranks hold in flat pieces.
+"""Quantizes weights from master weights that ranks hold in flat pieces.
 
-The result is that of quantizing the whole weight: ranks share amaxes, and each writes the codes of
-its piece. Where a block reaches beyond the piece, its other elements are set to the shared amax, so
-that the quantizer finds the block's scale by itself.
+The result is the same as if the whole weight was quantized: ranks share amaxes, and each rank
+writes the codes of its piece. If a block extends beyond the piece, its other elements are set to
+the shared amax, so that the quantizer computes the block's scale as usual.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
 
-# One buffer of codes, or one for each direction.
+# One buffer of codes, or one per direction.
 Shard = torch.Tensor | Sequence[torch.Tensor]
 
 
 @dataclass
 class Piece:
-    """A weight, and the flat part of its master that this rank holds; `values` may be empty."""
+    """A weight, and the flat part of its master on this rank; `values` may be empty."""
 
     weight: Any
     values: torch.Tensor
     start: int
-    shard: Any  # the destination of codes in place of the weight's own buffer
+    shard: Any  # receives the codes instead of the weight's own buffer
 
     @property
     def end(self) -> int:
@@ -41,7 +41,7 @@ class Piece:
 def make_piece(
     weight: Weight, master: torch.Tensor | None, start: int | None, shard: Shard
 ) -> Piece:
-    """Raises ValueError for an offset that is missing, negative or past the end."""
+    """Returns a piece. Errors: ValueError for a missing, negative or too large offset."""
     if master is None or master.numel() == 0:
         return Piece(weight, torch.empty(0, dtype=weight.dtype), 0, shard)
     size = weight.numel()
@@ -54,12 +54,12 @@ def make_piece(
 
 
 def magnitudes(values: torch.Tensor) -> torch.Tensor:
-    """Returns magnitudes with NaN replaced by 0, as amaxes count it."""
+    """Returns magnitudes with NaN replaced by 0, because amaxes ignore NaN."""
     return values.abs().nan_to_num(nan=0.0, posinf=torch.inf)
 
 
 def share(locals_: list[torch.Tensor], group: Group) -> list[torch.Tensor]:
-    """Returns the largest of each tensor over all ranks, by one reduction of one buffer."""
+    """Returns the maximum of each tensor over all ranks, with one reduction."""
     packed = torch.cat([tensor.reshape(-1) for tensor in locals_])
     reduce_max(packed, group)
     parts = packed.split([tensor.numel() for tensor in locals_])
@@ -78,7 +78,7 @@ def write_codes(piece: Piece, own: torch.Tensor | None, codes: torch.Tensor, at:
 
 
 def write_float8(piece: Piece, codes: torch.Tensor) -> None:
-    """Writes the codes of the piece; scatters them in a weight that has only its transpose."""
+    """Writes the codes of the piece; for a weight with only its transpose, scatters them."""
     weight = piece.weight
     if weight._data is not None or piece.shard is not None:
         write_codes(piece, weight._data, codes, piece.start)
@@ -92,7 +92,7 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
     """Casts the piece with a given scale or the shared amax."""
     weight, quantizer = piece.weight, piece.weight._quantizer
     spec = _native.make_spec(quantizer._scheme(), True, False, quantizer._options())
-    # A rank without a piece still computes the scale.
+    # A rank without a piece also computes the scale.
     values = piece.values
     if not values.numel():
         values = torch.zeros(1, dtype=weight.dtype, device=weight.device)
@@ -127,14 +127,14 @@ def quantize_current(pieces: list[Piece], group: Group) -> None:
 
 
 def block_amaxes(values: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
-    """Returns the largest magnitude of each block of a matrix, short ones at the ends included."""
+    """Returns the largest magnitude of each block of a matrix, including short ones at the ends."""
     height, width = values.shape
     padded = torch.nn.functional.pad(values, (0, -width % cols, 0, -height % rows))
     return padded.view(padded.shape[0] // rows, rows, -1, cols).amax(dim=(1, 3))
 
 
 def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch.Tensor:
-    """Returns the weight's values where the piece has them, the block's amax where it does not."""
+    """Returns the values of the piece in the weight's shape, and block amaxes elsewhere."""
     height, width = piece.weight.shape
     whole = amaxes.repeat_interleave(rows, 0).repeat_interleave(cols, 1)[:height, :width]
     whole = whole.to(piece.weight.dtype).contiguous()
@@ -145,9 +145,7 @@ def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch
 def amaxes_of_part(
     values: torch.Tensor, start: int, shape: tuple[int, int], rows: int, cols: int
 ) -> torch.Tensor:
-    """Returns the amax of each block over a flat part of a matrix; zero for a block outside of
-    it.
-    """
+    """Returns the amax of each block over a flat part of a matrix; 0 for a block outside of it."""
     whole = values.new_zeros(shape[0] * shape[1])
     whole[start : start + values.numel()] = magnitudes(values)
     return block_amaxes(whole.view(shape), rows, cols)
@@ -160,7 +158,7 @@ def local_amaxes(piece: Piece, rows: int, cols: int, dtype: torch.dtype) -> torc
 
 
 class Direction(NamedTuple):
-    """One direction of a piece, in blocks of rows x cols."""
+    """A direction of a piece, with blocks of rows x cols."""
 
     piece: Piece
     name: str
@@ -169,8 +167,8 @@ class Direction(NamedTuple):
 
 
 def quantize_directions(directions: list[Direction], group: Group, dtype: torch.dtype) -> None:
-    """Writes the scales of all blocks and the codes of the pieces, after one reduction of all
-    amaxes.
+    """Writes the scales of all blocks and the codes of the pieces, after reducing all amaxes at
+    once.
     """
     local = [local_amaxes(d.piece, d.rows, d.cols, dtype) for d in directions]
     for direction, amaxes in zip(directions, share(local, group), strict=True):
@@ -237,15 +235,15 @@ def check_matrix(weight: Weight) -> None:
 
 
 class Route(NamedTuple):
-    """The way of a piece: what quantizes its bucket, and the options that the bucket must share."""
+    """The function that quantizes a piece's bucket, and the options that the bucket must share."""
 
     handler: Callable[[list[Piece], Any], None]
-    bucket: tuple[Any, ...] = ()  # what distinguishes it from others of this handler
+    bucket: tuple[Any, ...] = ()  # distinguishes buckets of one handler
     options: tuple[Any, ...] = ()
 
 
 class TileWeight(Weight):
-    """The weights of a family whose square tiles make the columnwise data of the rowwise."""
+    """The weights of a family that derives columnwise data of square tiles from rowwise data."""
 
     RAW_FIELD = "_rowwise_data"
 
@@ -276,7 +274,7 @@ class TileWeight(Weight):
 
 
 def route(piece: Piece) -> Route:
-    """Returns the way of a piece.
+    """Returns the route of a piece.
 
     Errors: ValueError for a weight of another type or without a quantizer.
     """
@@ -293,7 +291,7 @@ def quantize_pieces(
     group: Group,
     shards: Sequence[Any],
 ) -> None:
-    """Checks everything, then quantizes bucket by bucket, in an order that all ranks share."""
+    """Checks all arguments, then quantizes bucket by bucket, in the same order on all ranks."""
     buckets: dict[tuple[Any, ...], tuple[Route, list[Piece]]] = {}
     for weight, master, start, shard in zip(
         model_weights, master_weights, start_offsets, shards, strict=True

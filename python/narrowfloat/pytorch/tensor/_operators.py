@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table that all families of schemes share."""
+"""Rows of the operator table for all families of schemes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_identity_stride(
     stride: Sequence[int],
     storage_offset: int | None,
 ) -> bool:
-    """Returns whether as_strided() with these arguments asks for the tensor as it is."""
+    """Returns whether as_strided() with these arguments returns the whole tensor unchanged."""
     return (
         tuple(size) == tuple(tensor.shape)
         and tuple(stride) == contiguous_strides(tensor.shape)
@@ -44,21 +44,21 @@ def is_identity_stride(
 def normalize_slice(
     length: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:
-    """Returns start, stop and step of a slice of `length` items, as torch understands them."""
+    """Returns start, stop and step of a slice of `length` items, by torch's rules."""
     return slice(start, end, step).indices(length)
 
 
 def is_full_slice(
     tensor: torch.Tensor, dim: int, start: int | None, end: int | None, step: int
 ) -> bool:
-    """Returns whether a slice takes everything."""
+    """Returns whether a slice includes all items."""
     length = tensor.shape[dim]
     return normalize_slice(length, start, end, step) == (0, length, 1)
 
 
 def split_lengths(tensor: torch.Tensor, split: int | list[int], dim: int) -> list[int]:
-    """Returns the lengths of the pieces that split() gives. Errors: as torch raises them."""
-    # A meta tensor applies every rule and has every message.
+    """Returns the lengths of the pieces of split(). Errors: as torch."""
+    # split() of a meta tensor applies every rule and has every message.
     pieces = torch.empty(tensor.shape, device="meta").split(split, dim)
     return [piece.shape[dim] for piece in pieces]
 
@@ -66,9 +66,7 @@ def split_lengths(tensor: torch.Tensor, split: int | list[int], dim: int) -> lis
 def row_shard(
     tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
 ) -> tuple[int, int] | None:
-    """Returns the first row and the one after the last, if the arguments ask for whole rows in a
-    piece.
-    """
+    """Returns the range of rows if the arguments select consecutive whole rows, else None."""
     shape = tensor.shape
     dense = contiguous_strides(shape)
     if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
@@ -80,19 +78,19 @@ def row_shard(
 
 
 def view_or_values(tensor: QuantizedTensor, shape: torch.Size) -> RowResult:
-    """Returns a view; NotImplemented where the strides of a part do not allow one.
+    """Returns a view; NotImplemented if the strides of a part do not allow it.
 
-    reshape() and flatten() of torch arrive here, because the wrapper of a part is contiguous.
+    torch's reshape() and flatten() call this, because the wrapper of a part is contiguous.
     """
     try:
         return tensor._make_view(shape)
-    except NotImplementedError:  # of the family
+    except NotImplementedError:  # raised by the family
         raise
-    except (RuntimeError, ValueError):  # ValueError: of tensors in a graph
+    except (RuntimeError, ValueError):  # ValueError: raised for tensors in a graph
         return NotImplemented
 
 
-# Autograd gives the result of alias() its node, and takes no result that requires grad already.
+# Autograd sets the node of alias()'s result, and does not accept a result that requires grad.
 @implements(aten.alias.default, QuantizedTensor)
 @implements(aten.detach.default, QuantizedTensor)
 def _detach(tensor: QuantizedTensor) -> QuantizedTensor:
@@ -101,7 +99,7 @@ def _detach(tensor: QuantizedTensor) -> QuantizedTensor:
 
 @implements(torch.ops.narrowfloat.buffers.default, QuantizedTensor)
 def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
-    """Returns the buffers themselves."""
+    """Returns the buffers, not copies."""
     return tensor._live_buffers()
 
 
@@ -149,7 +147,7 @@ def _to_copy(
 
 
 def quantizer_on(quantizer: Any, device: torch.device) -> Any:  # noqa: ANN401  # of any family, or None
-    """Returns a quantizer whose state is on `device`: where the codes are, it is read."""
+    """Returns a quantizer with its state on `device`, where the codes are and read it."""
     state = getattr(quantizer, "STATE_FIELDS", ())
     children = [name for name in CHILDREN if hasattr(quantizer, name)]
     if not state and not children:
@@ -163,7 +161,7 @@ def quantizer_on(quantizer: Any, device: torch.device) -> Any:  # noqa: ANN401  
 
 
 def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
-    """Returns `src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
+    """Returns `src` for copy_(): with the shape of `dst`, in a type that can be quantized."""
     if src.shape != dst.shape:
         src = src.expand(dst.shape)
     if src.dtype in _native.FLOAT_DTYPES:
@@ -178,7 +176,7 @@ def of_one_family(dst: object, src: object) -> bool:
 
 
 def copies_raw(dst: SchemeTensor, src: SchemeTensor) -> bool:
-    """Returns whether every byte of `dst` has its counterpart in `src`."""
+    """Returns whether every byte of `dst` can be copied from `src`."""
     if not of_one_family(dst, src):
         return False
     settings = all(
@@ -218,7 +216,7 @@ def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = Fals
 
 
 def copy_buffer(mine: torch.Tensor, other: torch.Tensor, non_blocking: bool = False) -> None:
-    """Copies a buffer of an equal tensor; the scales of a cut may lack padding on either side."""
+    """Copies a buffer of an equal tensor; scales of a cut may have no padding on either side."""
     if mine.numel() == other.numel():
         mine.copy_(other.view(mine.shape), non_blocking)
         return
@@ -233,7 +231,7 @@ def _zero(tensor: SchemeTensor) -> SchemeTensor:
 
 
 def zero_buffers(tensor: SchemeTensor) -> None:
-    """Zeros the codes and every scale; what a part of a tensor shares with the rest stays."""
+    """Zeros the codes and every scale, except fields that a part shares with the whole tensor."""
     take_back(tensor)
     shared = tensor._shared_names() if tensor._cut is not None else ()
     for buffer in tensor.BUFFERS:
@@ -246,7 +244,7 @@ def zero_buffers(tensor: SchemeTensor) -> None:
 def empty_buffers(
     tensor: SchemeTensor, device: torch.device | None, pin_memory: bool | None
 ) -> dict[str, torch.Tensor | None]:
-    """Returns constructor arguments of buffers like those of `tensor`, not initialised."""
+    """Returns constructor arguments with uninitialised buffers like those of `tensor`."""
     return {
         buffer.keyword: None
         if old is None
@@ -274,7 +272,7 @@ def _empty_like(
 
 
 def refuse_without_quantizer(tensor: QuantizedTensor) -> NoReturn:
-    """Raises RuntimeError for a tensor that cannot build others like it."""
+    """Raises RuntimeError for a tensor without a quantizer to make others like it."""
     raise RuntimeError(
         f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
     )
@@ -348,7 +346,7 @@ def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
 
 
 def _split_safely(operator: Operator, view: Operator) -> None:
-    """Makes `operator` give what `view` gives: its schema hides that its results share memory."""
+    """Makes `operator` return the results of `view`: its schema does not declare shared memory."""
 
     @reads_transposed(operator)
     @implements(operator, QuantizedTensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autograd functions under the path that TransformerEngine has them at."""
+"""The autograd functions, under TransformerEngine's module name."""
 
 from narrowfloat.pytorch._autograd import (
     _IdentityFunc,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one quantizer under all families whose format is a scheme."""
+"""The quantizer class of all families whose format is a scheme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> N
     """Raises ValueError unless rows and columns are multiples of the scheme's block."""
     try:
         _check_whole_blocks(quantizer, scheme, shape)
-    except TypeError:  # symbols have no hash
+    except TypeError:  # symbols cannot be hashed
         if not has_symbols(shape):
             raise
         block = _native.make_spec(scheme, True, True).block_length
@@ -45,12 +45,12 @@ def _check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> 
 
 
 def require_fitting(tensor: str, largest: float, limit: float) -> None:
-    """Checks values for a part of a tensor whose scale serves the whole.
+    """Checks values for a part of a tensor with one scale for the whole.
 
     Errors: ValueError if the largest magnitude exceeds `limit` by more than a margin.
     """
-    # The scale, its reciprocal, and the product of a code with it are rounded once each, by half an
-    # eps: the largest magnitude of the whole may exceed the limit by that much.
+    # The scale, its reciprocal, and the product of a code with it each have one rounding error of
+    # half an eps: the largest magnitude of the whole may exceed the limit by that much.
     margin = 1 + 4 * torch.finfo(torch.float32).eps
     if not largest <= limit * margin:
         raise ValueError(
@@ -66,14 +66,14 @@ def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
     return src if src.device == device else src.to(device)
 
 
-@constant_of_graphs  # The planner is native code.
+@constant_of_graphs  # the planner is native code
 def _planned(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> _native.PlannedFields:
     quantizer._check_shape(shape)
     return _native.name_fields(quantizer._plan(shape), quantizer.STORAGE._role_names)
 
 
 class SchemeQuantizer(Quantizer[TensorT_co]):
-    """Allocates and fills the buffers of a scheme. A family names the scheme and its options."""
+    """Allocates and fills the buffers of a scheme. A family defines the scheme and its options."""
 
     QUANTIZES_OUTPUTS = True
     TENSOR: ClassVar[type]
@@ -87,20 +87,20 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         raise NotImplementedError
 
     def _options(self) -> tuple[tuple[str, Any], ...]:
-        """Returns the options that the verb takes beside the directions."""
+        """Returns the options of the verb, without the directions."""
         return ()
 
     def _settings(self) -> dict[str, Any]:
-        """Returns constructor arguments of the tensor's fields that hold no buffer."""
+        """Returns constructor arguments of the tensor's fields that are not buffers."""
         raise NotImplementedError
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raises ValueError for a shape that the format does not take."""
+        """Raises ValueError for a shape that the format does not support."""
 
     def _check_destination(self, dst: object, bare: bool = False) -> None:
         """Raises the family's error unless `dst` is a tensor of the family.
 
-        bare: a storage will do.
+        bare: accepts a storage too.
         """
         assert isinstance(dst, self.STORAGE if bare else self.TENSOR), (
             f"Cannot store quantized data in {type(dst).__name__}: "
@@ -108,15 +108,15 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         )
 
     def _reads_any_layout(self) -> bool:
-        """Returns whether products read per-tensor codes in any layout, so that no transpose is
-        kept.
+        """Returns whether products read per-tensor codes in any layout, so that no transpose
+        exists.
         """
         return is_non_tn_fp8_gemm_supported()
 
     # Specs and plans.
 
     def _directions(self) -> tuple[bool, bool]:
-        """Returns which codes to make."""
+        """Returns the directions to make."""
         return self.rowwise_usage, self.columnwise_usage
 
     def _spec(self) -> _core.QuantSpec:
@@ -129,22 +129,22 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return _native.plan(self._spec(), shape)
 
     def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Returns dtype and shape of each of the tensor's fields that hold a buffer."""
+        """Returns dtype and shape of each of the tensor's buffer fields."""
         return {name: (dtype, size) for name, dtype, size in _planned(self, tuple(shape))}
 
     def _check_group(self) -> None:
-        """Does nothing: any shape may be in a group."""
+        """Does nothing: tensors of any shape may be in a group."""
 
     def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
-        """Returns constructor arguments of a group that no member has: one element for each."""
+        """Returns constructor arguments of a group beyond its members', one element per member."""
         return {}
 
     def _make_group(self, cls: type, *args: Any, **fields: Any) -> GroupedTensorStorage:
-        """Returns a group, whose class is `cls` or stands for it."""
+        """Returns a group of class `cls` or a replacement of it."""
         return cls(*args, **fields)
 
     def _make_member(self, *args: Any) -> Quantized:
-        """Returns a member of a group over buffers of it; takes what _assemble() takes."""
+        """Returns a member of a group over the group's buffers; arguments as _assemble()."""
         return self._assemble(*args)
 
     # Building.
@@ -193,7 +193,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> TensorT_co:
-        """Raises ValueError for a shape that the format does not take."""
+        """Returns an uninitialised tensor. Errors: ValueError for an unsupported shape."""
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = torch.Size(shape)
         tensors = self.alloc_tensors(shape, device=device, pin_memory=pin_memory)
@@ -234,7 +234,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return out
 
     def _new_for(self, tensor: torch.Tensor) -> TensorT_co:
-        """Returns a tensor for the codes of `tensor`, by what an earlier call found out.
+        """Returns a new tensor for the codes of `tensor`, with a cached layout if there is one.
 
         Errors: as _check_quantize().
         """
@@ -253,7 +253,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     @never_traced
     def __setattr__(self, name: str, value: object) -> None:
-        # Removes the reference: a copy may share the dictionary.
+        # Removes the reference only, because a copy may share the dictionary.
         self.__dict__.pop("_layouts", None)
         self._write_field(name, value)
 
@@ -263,7 +263,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return state
 
     def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
-        """Takes part in the reduction of amaxes with an empty shard, and stores the result."""
+        """Joins the reduction of amaxes for an empty shard, and stores the result."""
         if not getattr(self, "with_amax_reduction", False):
             return
         rows = max(self._spec().block_length, 1)
@@ -283,7 +283,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     ) -> Quantized:
         """Quantizes `src` into `dst` and returns `dst`.
 
-        Errors: the family's for `dst`; ValueError if the shapes differ.
+        Errors: as _check_destination(); ValueError if the shapes differ.
         """
         self._check_destination(dst)
         return self._update(src, dst, noop_flag)
@@ -291,7 +291,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def update_storage(
         self, src: torch.Tensor, dst: Quantized, *, noop_flag: torch.Tensor | None = None
     ) -> Quantized:
-        """Does what update_quantized() does, for bare storages too."""
+        """Implements update_quantized(), for bare storages too."""
         self._check_destination(dst, bare=True)
         return self._update(src, dst, noop_flag)
 
@@ -316,17 +316,17 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return dst
 
     def _writes(self, noop_flag: torch.Tensor) -> bool:
-        """Returns whether the flag lets a call write.
+        """Returns whether a call with this flag writes.
 
-        A flag in device memory is not read, unless codes have lost their scale: aliases may follow
-        codes that stay as they are.
+        A flag in device memory is not read (updating aliases from unchanged codes is harmless),
+        unless stale codes exist.
         """
         if noop_flag.is_cuda and not StaleCodes.live:
             return True
         return not _native.skips(noop_flag)
 
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
-        """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""
+        """Raises ValueError or the family's error if `src` cannot be quantized into `dst`."""
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
         if not part:
@@ -338,14 +338,14 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         self._check_source(src, dst, dst._cut is not None)
 
     def _write_part(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
-        """Quantizes into a part of another tensor: the directions that are there, and no other.
+        """Quantizes into a part of another tensor, in the directions that are present.
 
-        A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
+        The quantizer may not support the shape of a part, but its ends are block boundaries.
         """
         if noop is not None and _native.skips(noop):
             return
         quantizer = self._of_part(dst)
-        # Stale codes are written here: only reading them is refused.
+        # Stale codes are written here: only reading them raises.
         buffers = {b.keyword: dst._whole_buffer(b.name) for b in dst.BUFFERS}
         fresh = dst._rebuild(**{n: None if t is None else t.clone() for n, t in buffers.items()})
         quantizer._fill_part(src, fresh, noop)
@@ -369,7 +369,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return quantizer
 
     def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
-        """Fills a copy of a part; what it shares with the rest stays as it is."""
+        """Fills a copy of a part; fields that it shares with the whole do not change."""
         self._fill(src, fresh, noop)
 
     def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
@@ -379,7 +379,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             quantizer.set_usage(**dst.get_usages())
         try:
             quantizer._fill(src, dst, noop)
-        except ValueError:  # nothing is written then
+        except ValueError:  # nothing is written in this case
             loose = self._loose_buffers(dst)
             if not loose:
                 raise
@@ -389,7 +389,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             dst._keep(*self._directions())
 
     def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
-        """Returns the buffers with holes, which verbs do not write."""
+        """Returns the buffers that are not contiguous, which verbs cannot write."""
         named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
 
@@ -400,7 +400,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         noop: torch.Tensor | None,
         loose: dict[str, torch.Tensor],
     ) -> None:
-        """Fills dense buffers in place of the loose ones and copies them."""
+        """Fills dense buffers instead of the loose ones, and copies them."""
         for name, tensor in loose.items():
             setattr(dst, name, tensor.contiguous())
         try:
@@ -411,7 +411,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
                 setattr(dst, name, tensor)
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        """Raises the family's error for a combination of options or for a shape."""
+        """Raises the family's error for an unsupported combination of options or shape."""
         if not any(self._directions()):
             raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
         self._check_shape(tensor.shape)
@@ -423,7 +423,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             )
 
     def _with_group_of(self, dst: Quantized) -> Self:
-        """Returns this quantizer, or a copy that reduces over the group that `dst` carries."""
+        """Returns this quantizer, or a copy that reduces over the group stored on `dst`."""
         if not hasattr(self, "with_amax_reduction"):
             return self
         group = getattr(dst, "amax_reduction_group", None)
@@ -435,9 +435,9 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return quantizer
 
     def _fit(self, dst: Quantized) -> bool:
-        """Gives `dst` the buffers that this quantizer fills and drops those it does not.
+        """Makes the buffers of `dst` that this quantizer fills, and drops the other ones.
 
-        Returns whether the directions of `dst` were others.
+        Returns whether the directions of `dst` changed.
         Errors: NotImplementedError for an input of a graph, which ends the graph.
         """
         if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
@@ -462,7 +462,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         _native.quantize(self._spec(), src, dst._role_buffers(), noop)
 
     def _label(self, dst: Quantized) -> None:
-        """Writes this quantizer's settings to the fields of what it filled."""
+        """Stores this quantizer's settings in the fields of a filled tensor."""
         fields, names = dst.__dict__, self.STORAGE._setting_names
         for keyword, value in self._settings().items():
             fields[names[keyword]] = value
@@ -477,12 +477,12 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 def block_scale_shape(
     self: SchemeQuantizer[Any], shape: Iterable[int], columnwise: bool
 ) -> tuple[int, ...]:
-    """Returns the shape of a direction's padded scales. The method of families of blocks."""
+    """Returns the shape of a direction's padded scales. A method of families with blocks."""
     return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
 
 def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-    """Returns the shape of the padded scales of one direction of a spec that has both."""
+    """Returns the shape of the padded scales of a direction, for a spec with both directions."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
     planned = _native.plan(spec, tuple(shape))
     return next(buffer.shape for buffer in planned if buffer.role == role)

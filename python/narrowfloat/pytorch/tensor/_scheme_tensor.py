@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one tensor class under all families whose format is a scheme."""
+"""The tensor class of all families whose format is a scheme."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 ):
     """A SchemeStorage with autograd and torch's operators."""
 
-    # Whether a reshape that the blocks do not allow gives plain values, as a view does.
+    # Whether a reshape that the blocks do not allow returns plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
-    # The arguments in a pickle: "buffers", the "element" type and the "modes" expand to fields.
+    # The arguments in a pickle; "buffers", "element" and "modes" are replaced by field arguments.
     PAYLOAD: ClassVar[tuple[str, ...]] = (
         "shape",
         "buffers",
@@ -52,24 +52,24 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         "quantizer",
         "modes",
     )
-    # The function that payloads name; None: _make_tensor_in_reduce_ex(), with the class.
+    # The function in pickles; None is _make_tensor_in_reduce_ex(), with the class as an argument.
     RECONSTRUCTOR: ClassVar[Callable[..., Any] | None] = None
 
-    # Process group over which later quantizations share one amax; a sharded parameter has one.
+    # The process group over which later quantizations of a sharded parameter share one amax.
     amax_reduction_group = ShardGroup()
 
     @property
     def HAS_DEFAULT_QUANTIZER(self) -> bool:
-        """Returns whether a tensor without a quantizer can build others like it."""
+        """Returns whether a tensor without a quantizer can make others like it."""
         own = type(self)._build_default_quantizer
         return own is not QuantizedTensorStorage._build_default_quantizer
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]  # PyTorch's stub has a field
-        """From the buffers; where they are gone, the shape that the tensor was made with."""
+        """The shape by the buffers; without buffers, the shape of the constructor."""
         try:
             return self._logical_shape()
-        except RuntimeError:  # no codes
+        except RuntimeError:  # there are no codes
             return _native_size(self)
 
     def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
@@ -77,16 +77,16 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return shape if dim is None else shape[dim]
 
     def __dir__(self) -> list[str]:
-        """Lists attributes without those of buffers.
+        """Returns the names of attributes without buffers.
 
-        torch.export follows the attributes of a tensor class that dir() lists; it cannot follow
-        those of tensors that are made while it traces.
+        torch.export traces attributes that dir() lists; it cannot trace those of tensors that are
+        made during tracing.
         """
         hidden = {buffer.name for buffer in self.BUFFERS}
         return [name for name in super().__dir__() if name not in hidden]
 
     def _describe(self) -> str:
-        # An IntEnum prints as its number.
+        # An IntEnum would print as its number.
         values = {setting.keyword: self.__dict__[setting.name] for setting in self.SETTINGS}
         return "".join(
             f"{key}={value.name if isinstance(value, Enum) else value}, "
@@ -134,13 +134,13 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         reason = self._why_no_view(wanted)
         if reason is None:
             return _ViewFunc.apply(self, wanted)
-        if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
+        if is_asked_by_fsdp():  # FSDP2 makes a flat view, which it never reads
             return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self._values_as(wanted)
 
     def _values_as(self, shape: torch.Size | torch.dtype) -> torch.Tensor:
-        """Returns the values in another shape, which the blocks do not allow, or another type."""
+        """Returns the values in a shape that the blocks do not allow, or in another type."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 
@@ -161,7 +161,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     ) -> SchemeTensor:
         """Returns this tensor if its codes are contiguous, else a copy of every buffer.
 
-        Errors: ValueError for another format.
+        Errors: ValueError for another memory format.
         """
         if memory_format not in (torch.contiguous_format, torch.preserve_format):
             raise ValueError(
@@ -176,8 +176,8 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     @property
     def data(self) -> SchemeTensor:
-        """An alias without a gradient, whose writes autograd does not count, as torch.Tensor's;
-        assigning rebinds or requantizes.
+        """An alias without a gradient; as in torch.Tensor, autograd does not count its writes.
+        Assignment replaces the buffers or quantizes again.
         """
         return cast(SchemeTensor, type(self).make_like(self))
 
@@ -193,14 +193,14 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         self._set_plain_data(tensor)
 
     def _set_plain_data(self, tensor: torch.Tensor) -> None:
-        """Takes the values, shape, type and device of a tensor that is not of this class."""
+        """Sets the values, shape, type and device of a tensor of another class."""
         quantizer = self._get_quantizer()._with_group_of(self).copy()
         quantizer.internal = False
         made = quantizer.quantize_impl(in_float32_if_double(tensor.detach()))
         self._rebind(made if made.dtype is tensor.dtype else made.to_dtype(tensor.dtype))
 
     def _rebind(self, tensor: SchemeTensor) -> None:
-        """Takes the fields of a tensor of this class, and its outer metadata where they differ."""
+        """Sets the fields of a tensor of this class, and its outer metadata if they differ."""
         outer = (tensor.shape, tensor.dtype, tensor.device)
         if (self.shape, self.dtype) != outer[:2] or not self._on(tensor.device):
             shell = torch.Tensor._make_wrapper_subclass(
@@ -211,7 +211,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
                 requires_grad=tensor.requires_grad,
                 device=outer[2],
             )
-            # The native setter takes over size, strides, type and device of the shell.
+            # The native setter copies size, strides, type and device of the shell.
             native: Any = torch._C.TensorBase.data
             native.__set__(self, shell)
         for buffer in self.BUFFERS:
@@ -233,7 +233,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return payload_keywords(cls.PAYLOAD, cls.BUFFERS, cls.SETTINGS)
 
     def _payload(self) -> dict[str, Any]:
-        """Returns constructor arguments that a pickle keeps."""
+        """Returns the constructor arguments for a pickle."""
         fields = {**self.get_metadata(), "dtype": self.dtype, "shape": self.shape}
         for buffer in self.BUFFERS:
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
@@ -250,11 +250,11 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     @classmethod
     def _make_in_reduce_ex(cls, *arguments: Any) -> Self:
-        """Makes the tensor of a payload. Older payloads name this, and end earlier."""
+        """Makes the tensor of a pickle. Older pickles refer to this, and have fewer arguments."""
         return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
 
     def _standalone(self) -> SchemeTensor:
-        """Returns a copy that is no part of another tensor."""
+        """Returns a copy that is not a part of another tensor."""
         with torch.no_grad():
             made = self._rebuild(**self._cloned_buffers())
         made.requires_grad_(self.requires_grad)
@@ -275,5 +275,5 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
 
 def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> SchemeTensor:
-    """Makes the tensor of a payload that names its class."""
+    """Makes the tensor of a pickle that contains its class."""
     return cls._make_in_reduce_ex(*arguments)

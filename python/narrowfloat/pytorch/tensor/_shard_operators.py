@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table that distributed training uses beside its collectives."""
+"""Rows of the operator table for distributed training, other than collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from narrowfloat.pytorch.tensor._operators import aten
 
 @implements(aten.cat.default, QuantizedTensor)
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> RowResult:
-    """Returns the values; DistributedDataParallel joins parameters so before it sends them."""
+    """Returns the values. DistributedDataParallel concatenates parameters before it sends them."""
     for tensor in tensors:
         if isinstance(tensor, QuantizedTensor) and not tensor.HOLDS_VALUES:
             refuse_replicas_of_values(tensor)
@@ -25,7 +25,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> RowResult:
 
 @implements(aten.constant_pad_nd.default, QuantizedTensor)
 def _constant_pad(tensor: QuantizedTensor, pad: Sequence[int], value: float = 0) -> RowResult:
-    """Appends rows of zeros, as ranks do to short shards; NotImplemented for other padding."""
+    """Appends rows of zeros, as for short shards; NotImplemented for other padding."""
     rows = pad[-1] if len(pad) == 2 * tensor.dim() and not any(pad[:-1]) else 0
     if rows <= 0 or value != 0:
         return NotImplemented

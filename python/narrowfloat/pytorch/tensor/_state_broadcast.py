@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dictionaries that PyTorch broadcasts from rank 0: they are sent as values."""
+"""State dictionaries that PyTorch broadcasts from rank 0, which are sent as values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FUNCTION = "_broadcast_tensors"
 
 
 def is_asked_by_state_broadcast() -> bool:
-    """Returns whether PyTorch calls the caller, to broadcast an entry of a state dictionary.
+    """Returns whether PyTorch calls the caller to broadcast an entry of a state dictionary.
 
-    The other ranks receive into plain tensors, whatever rank 0 sends, so they take no part in a
-    broadcast of codes. Only the frame distinguishes the caller from a program.
+    The other ranks always receive into plain tensors, so they cannot receive codes. Only the frame
+    distinguishes this call from a program's.
     """
     return called_method_of(_FUNCTION) == _MODULE
 

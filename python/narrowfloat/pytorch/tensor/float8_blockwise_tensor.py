@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 under fp32 scales of runs along each direction, or of square tiles."""
+"""FP8 with fp32 scales of 1x128 blocks along each direction, or of square tiles."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 
 
 class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
-    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
+    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or 1x128 blocks (1).
 
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     amax_epsilon: the smallest amax that a scale is computed from.
     force_pow_2_scales: rounds each scale down to a power of two.
-    block_scaling_dim: 2 for square tiles, 1 for runs along rows and columns.
+    block_scaling_dim: 2 for square tiles, 1 for blocks along rows and columns.
 
     Errors: RuntimeError for another block_scaling_dim, as in TransformerEngine.
     """
@@ -90,7 +90,7 @@ class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
     get_scale_shape = block_scale_shape
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape of columnwise codes: the last dimension first."""
+        """Returns the shape of columnwise codes, with the last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
 
     def is_requantization_safe(self) -> bool:
@@ -111,12 +111,12 @@ Float8BlockQuantizer.register_value_class(
 class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
     Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor
 ):
-    """A tensor of FP8 codes under an fp32 scale per block.
+    """A tensor of FP8 codes with an fp32 scale per block.
 
-    Its arguments are those of Float8BlockwiseQTensorStorage and of QuantizedTensor.
+    The arguments are those of Float8BlockwiseQTensorStorage and of QuantizedTensor.
     """
 
-    PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # of older versions, None now
+    PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # from older versions; now None
 
     @classmethod
     def _make_in_reduce_ex(cls, *arguments: Any) -> Float8BlockwiseQTensor:
@@ -127,7 +127,7 @@ class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in Py
 
     @property
     def data(self) -> Float8BlockwiseQTensor:
-        """An alias, as every family's; assigning requantizes in place."""
+        """An alias, as in every family; assignment quantizes again in place."""
         return cast(Float8BlockwiseQTensor, super().data)
 
     @data.setter
@@ -154,7 +154,7 @@ class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in Py
 
 
 def _make_float8_blockwise_tensor_in_reduce_ex(*arguments: Any) -> Float8BlockwiseQTensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return Float8BlockwiseQTensor._make_in_reduce_ex(*arguments)
 
 

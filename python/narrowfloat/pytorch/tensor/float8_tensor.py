@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Per-tensor FP8: quantizers with a given scale and with one from the largest magnitude."""
+"""Per-tensor FP8: a quantizer with a given scale, and one with a scale from the amax."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
-    """Common part of the two quantizers of per-tensor FP8."""
+    """The common base of the two quantizers of per-tensor FP8."""
 
     def _scheme(self) -> str:
         return float8_scheme(self.dtype)
@@ -78,7 +78,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
     def _update(
         self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
     ) -> Quantized:
-        # Members of a group may have only the transpose.
+        # Members of a group may have the transpose only.
         if self.rowwise_usage or getattr(dst, "_group_scale_and_amax", None) is None:
             return super()._update(src, dst, noop_flag)
         src = source_tensor(src, dst.device)
@@ -92,7 +92,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         return has != self._directions() and super()._fit(dst)
 
     def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
-        """Casts a part under the scale of the whole.
+        """Casts a part with the scale of the whole tensor.
 
         Errors: ValueError for magnitudes that would saturate.
         """
@@ -106,7 +106,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
 
     def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
-        """Returns the scale that a tensor was cast with, computed from the stored scale_inv."""
+        """Returns the scale of a tensor's cast, computed from the stored scale_inv."""
         return scale_inv.reciprocal()
 
     def _measured(self, amax: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         scale: torch.Tensor,
         amax: torch.Tensor,
     ) -> None:
-        """Fills `dst` under a given scale and raises `amax` to the largest magnitude."""
+        """Fills `dst` with a given scale; sets `amax` to the maximum of itself and the input's."""
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
         spec = _native.make_spec(self._scheme(), *self._directions())
         buffers = (data, scale_inv, transpose, scale_inv, None, amax, None)
@@ -140,7 +140,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         return {"amax": torch.zeros(count, dtype=torch.float32, device=device)}
 
     def get_columnwise_shape(self, rowwise_data_shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape of columnwise codes: the last dimension first."""
+        """Returns the shape of columnwise codes, with the last dimension first."""
         return tuple(to_columnwise(tuple(rowwise_data_shape)))
 
     def create_tensor_from_data(
@@ -150,7 +150,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         requires_grad: bool = False,
         internal: bool = False,
     ) -> Float8Tensor | Float8TensorStorage:
-        """Returns a quantized tensor over codes that exist: uint8 or a torch float8 type."""
+        """Returns a quantized tensor over existing codes: uint8 or a torch float8 type."""
         assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
             f"create_tensor_from_data: codes must be uint8 or float8, got {data.dtype}"
         )
@@ -180,9 +180,9 @@ class Float8Quantizer(_Float8QuantizerBase):
     """FP8 with a given scale (delayed scaling).
 
     scale: a float32 tensor of one element that the caller keeps; each call reads it.
-    amax: a float32 tensor of one element that the caller keeps; each call raises it to the largest
-        magnitude of its input. One without elements is not written.
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    amax: a float32 tensor of one element that the caller keeps; each call sets it to the maximum of
+        itself and the input's amax. An empty tensor is not written.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     Errors: TypeError unless scale and amax are tensors.
     """
@@ -210,11 +210,11 @@ class Float8Quantizer(_Float8QuantizerBase):
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         scale, amax = self.scale, self.amax
-        # A tensor of a graph does not make the scale of its quantizer one, except in torch.export,
-        # which takes it as a constant of the program.
+        # A tensor in a graph does not turn its quantizer's scale into one, except in torch.export,
+        # which makes the scale a constant of the program.
         if _native.in_memory(scale) and not (is_recorded() or _native.has_values(src)):
             scale, amax = (torch.ones(1, dtype=torch.float32, device=src.device) for _ in range(2))
-        # Programs that cast under a scale of their own give an amax without elements.
+        # Programs that compute the scale themselves pass an empty amax.
         if not amax.numel():
             amax = torch.zeros(1, dtype=torch.float32, device=src.device)
         self._cast(src, dst, noop, scale, amax)
@@ -241,19 +241,19 @@ Float8Quantizer.register_node_class("dtype", state=("scale", "amax"))
 
 
 class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
-    """FP8 whose scale is computed from the largest magnitude of each input.
+    """FP8 with a scale computed from the amax of each input.
 
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_amax_reduction: the amax is the largest over amax_reduction_group, so that all ranks share
         one scale.
     amax_reduction_group: a process group; None is the world.
     force_pow_2_scales: rounds the scale down to a power of two.
     amax_epsilon: the smallest amax that a scale is computed from.
-    device, use_existing_amax, scale, amax: accepted as in TransformerEngine, and not used.
+    device, use_existing_amax, scale, amax: accepted as in TransformerEngine, and ignored.
     """
 
-    # Of one that is rebuilt as a value.
+    # For objects that are rebuilt from their fields.
     with_amax_reduction = False
     amax_reduction_group = None
 
@@ -306,7 +306,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         self._fill_given(src, dst, noop, amax)
 
     def _fill_measured(self, src: torch.Tensor, dst: Quantized, amax: torch.Tensor) -> None:
-        """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
+        """Fills `dst` with an amax measured elsewhere, which is reduced like its own."""
         if self.with_amax_reduction:
             reduce_max(amax, self.amax_reduction_group)
         self._fill_given(src, dst, None, amax)
@@ -319,7 +319,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         amax: torch.Tensor | None,
     ) -> None:
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
-        # A group keeps the scales and the amaxes of its members.
+        # A group stores the scales and the amaxes of its members.
         scale, measured = dst.__dict__.get("_group_scale_and_amax", (None, None))
         buffers = (data, scale_inv, transpose, scale_inv, scale, measured, None)
         _native.quantize(self._spec(), src, buffers, noop, amax=amax)
@@ -335,9 +335,9 @@ Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales"
 
 
 class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under one scale.
+    """A tensor of FP8 codes with one scale.
 
-    Its arguments are those of Float8TensorStorage and of QuantizedTensor.
+    The arguments are those of Float8TensorStorage and of QuantizedTensor.
     """
 
     PAYLOAD = (
@@ -402,7 +402,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         data: torch.Tensor | None,
         data_transpose: torch.Tensor | None,
     ) -> Float8Tensor:
-        """Returns a tensor of the class of `tensor` over these codes, under the same scale."""
+        """Returns a tensor of the class of `tensor` over these codes, with the same scale."""
         fields = tensor.get_metadata()
         fields.update(data=data, data_transpose=data_transpose)
         return type(tensor)(shape=shape, dtype=tensor.dtype, **fields)
@@ -414,9 +414,9 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Float8Tensor:
-        """Returns this tensor if its codes have that format, else a copy of every buffer.
+        """Returns this tensor if its codes have the memory format, else a copy of every buffer.
 
-        The transpose of a copy is contiguous, in every format.
+        The transpose of a copy is contiguous in any case.
         """
         data = self._data
         if data is None or data.is_contiguous(memory_format=memory_format):
@@ -428,7 +428,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
     def _payload(self) -> dict[str, Any]:
         fields = super()._payload()
         fields["keeps_transpose"] = self._has_columnwise() and self._data is not None
-        if self._data is not None:  # the transpose is made again
+        if self._data is not None:  # the transpose is derived again
             fields["data_transpose"] = None
         return fields
 
@@ -442,9 +442,9 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
 
 
 def _is_loading_objects_first() -> bool:
-    """Returns whether torch.load() reads its older format, where values follow the objects.
+    """Returns whether torch.load() reads its older format, with values after the objects.
 
-    The codes are not there yet. update_usage() makes the transpose when they are.
+    The codes are not loaded yet. update_usage() makes the transpose later.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not torch.serialization._legacy_load.__code__:
@@ -453,7 +453,7 @@ def _is_loading_objects_first() -> bool:
 
 
 def _make_float8_tensor_in_reduce_ex(*arguments: Any) -> Float8Tensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return Float8Tensor._make_in_reduce_ex(*arguments)
 
 

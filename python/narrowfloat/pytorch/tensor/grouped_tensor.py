@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of tensors that autograd and optimizers can hold as one."""
+"""A group of tensors as one tensor for autograd and optimizers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
 
 aten = torch.ops.aten
 
-_DETACHED = "_detached"  # the field of a group whose detach() gives a member
+_DETACHED = "_detached"  # the field of a group that makes its detach() return a member
 _GROUP_STATE = "_group_scale_and_amax"
 
 
@@ -115,13 +115,13 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return torch.ops.aten.detach.default(self)
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """Returns the flat rowwise buffer for view(-1). Errors: RuntimeError for any other."""
+        """Returns the flat rowwise buffer for view(-1). Errors: RuntimeError for another shape."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
         raise RuntimeError(f"GroupedTensor.view: the shape must be (-1,), got {shape}")
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns the members' values, stacked. Errors: NotImplementedError unless shapes agree."""
+        """Returns the members' values, stacked. Errors: NotImplementedError for several shapes."""
         return self._decode(dtype)
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -174,15 +174,13 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return self._with_count(self._split)
 
     def _with_count(self, make: Callable[[], list[Any]]) -> list[Any]:
-        """Returns aliases of the members that `make` gives, which share the group's count of
-        writes.
+        """Returns aliases of the members made by `make`, with the group's version counter.
 
-        PyTorch lets the result of detach() share the count of its argument, and offers no other
-        function that does.
+        Only the result of PyTorch's detach() can share the counter of its argument.
         """
         if self.is_inference():  # writes are not counted
             return make()
-        outside = torch.is_inference_mode_enabled()  # a view of a normal tensor is one
+        outside = torch.is_inference_mode_enabled()  # a view of a normal tensor is a normal tensor
         with torch.inference_mode(False) if outside else nullcontext(), torch.no_grad():
             counted, group = [], self.detach()
             for member in make():
@@ -210,7 +208,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return copied
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Keeps whether the group is a parameter and has a gradient, as PyTorch does."""
+        """Reduces to a parameter and with the gradient flag, if these apply, as PyTorch does."""
         if getattr(self, "_is_param", False):
             hooks: OrderedDict[Any, Any] = OrderedDict()
             arguments = (self.detach(), self.requires_grad, hooks)
@@ -219,13 +217,13 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 
     def _header(self) -> tuple[tuple[int, int], torch.dtype, bool, bool]:
         """Returns shape, nominal type, whether a gradient is required, and whether members are
-        kept.
+        stored.
         """
         keeps = self.quantized_tensors is not None
         return self.logical_shape, self.fake_dtype, self.requires_grad, keeps
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
-        """Returns the inner tensors and what else rebuilding takes, for tracing."""
+        """Returns the inner tensors and further arguments to rebuild the group, for tracing."""
         arguments = self._arguments()
         names = [name for name, value in arguments.items() if isinstance(value, torch.Tensor)]
         fields = ["rowwise_data" if name == "data" else name for name in names]
@@ -239,7 +237,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 
     @classmethod
     def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
-        """Returns whether what was compiled for one group holds for another."""
+        """Returns whether code compiled for one group is valid for another."""
         return same_context(compiled, current)
 
     @staticmethod
@@ -273,7 +271,7 @@ def _make_group_in_reduce_ex(
     keeps_members: bool,
     fields: dict[str, Any],
 ) -> GroupedTensor:
-    """Makes the group of a payload."""
+    """Makes the group of a pickle."""
     group = cls(shape, dtype, requires_grad=requires_grad, **fields)
     if keeps_members:
         group._keep_members()
@@ -300,7 +298,7 @@ def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> RowRes
 
 
 def _raw_fields(group: GroupedTensor) -> dict[str, torch.Tensor]:
-    """Returns the buffers that hold the members, by the group's fields."""
+    """Returns the buffers with the members' data, by the group's fields."""
     fields: Iterable[str] = ("rowwise_data", "columnwise_data")
     if group.quantizer is not None:
         # The scale and the amax of delayed scaling belong to the quantizers.
@@ -310,7 +308,7 @@ def _raw_fields(group: GroupedTensor) -> dict[str, torch.Tensor]:
 
 
 def _settings(group: GroupedTensor) -> tuple[Any, ...]:
-    """Returns what the codes of two groups must share to have the same meaning."""
+    """Returns the settings that are equal for two groups whose codes have the same meaning."""
     quantizer = group.quantizer
     format_ = None if quantizer is None else (quantizer.STORAGE, quantizer._settings())
     flags = [getattr(group, name) for name in (*_FLAGS, "nvfp4_e4m3_max")]
@@ -318,7 +316,7 @@ def _settings(group: GroupedTensor) -> tuple[Any, ...]:
 
 
 def _copies_raw(dst: GroupedTensor, src: GroupedTensor) -> bool:
-    """Returns whether every byte of `dst` has its counterpart in `src`."""
+    """Returns whether every byte of `dst` can be copied from `src`."""
     if dst.num_tensors == 0 or _settings(dst) != _settings(src):
         return False
     mine, other = _raw_fields(dst), _raw_fields(src)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors quantized by one quantizer rowwise and by another columnwise."""
+"""Tensors with one quantizer for the rowwise and another for the columnwise direction."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SOURCES = ("original", "rowwise_dequantized")
 
 
 def _check_children(rowwise: object, columnwise: object) -> None:
-    """Raises TypeError for what is no quantizer; ValueError for one object twice."""
+    """Raises TypeError for an object that is not a quantizer, ValueError for one object twice."""
     for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
         if isinstance(child, QuantizerRequest):
             raise TypeError(
@@ -74,8 +74,8 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
     """Two quantizers, one per direction. It sets their directions, so they must not be shared.
 
     rowwise_quantizer, columnwise_quantizer: the quantizers of the two directions.
-    columnwise_source: the input of columnwise_quantizer: the original, or the values that
-        rowwise_quantizer made of it.
+    columnwise_source: the input of columnwise_quantizer: the original, or the dequantized values of
+        the rowwise direction.
     """
 
     COLUMNS_ALONE = True
@@ -113,7 +113,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         other.columnwise_quantizer = self.columnwise_quantizer.copy()
         return other
 
-    # Reductions are the children's.
+    # The children reduce amaxes.
 
     @property
     def with_amax_reduction(self) -> bool:
@@ -216,7 +216,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> Quantized:
-        """Updates the directions that are wanted and that `dst` has.
+        """Updates the directions that this quantizer makes and `dst` has.
 
         Errors: ValueError unless `dst` is a HybridQuantizedTensorStorage.
         """
@@ -283,7 +283,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         return all(child.is_requantization_safe() for child in used)
 
     def keeps_columns_of_later(self) -> bool:
-        """Columns of the original are made once; those of the rows need the rows once more."""
+        """Returns whether backward makes the same columns, by the source of the columns."""
         if self.columnwise_source == "original":
             return not self.columnwise_quantizer.SCALE_IS_GIVEN
         return self.rowwise_quantizer.is_requantization_safe()
@@ -313,7 +313,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 ):
     """A tensor with a quantized tensor for each direction.
 
-    Its arguments are those of HybridQuantizedTensorStorage and of QuantizedTensor.
+    The arguments are those of HybridQuantizedTensorStorage and of QuantizedTensor.
     """
 
     amax_reduction_group = ShardGroup()
@@ -323,10 +323,10 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         children = self._children()
         return torch.Size(children[0].shape) if children else _native_size(self)
 
-    # Flattening, for tracing: the children are tensors, which flatten themselves.
+    # Flattening, for tracing: the children are tensors with flattening of their own.
 
     def __dir__(self) -> list[str]:
-        """Lists attributes without the inner tensors, as SchemeTensor does."""
+        """Returns the names of attributes without inner tensors, as SchemeTensor does."""
         return [name for name in super().__dir__() if not name.endswith("_storage")]
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
@@ -342,7 +342,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     @classmethod
     def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
-        """Returns whether what was compiled for one tensor holds for another."""
+        """Returns whether code compiled for one tensor is valid for another."""
         return same_context(compiled, current)
 
     @staticmethod
@@ -379,7 +379,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
     ) -> HybridQuantizedTensor:
-        """Returns an alias with children of its own and other outer metadata."""
+        """Returns an alias with other outer metadata and with aliases of the children."""
         nominal = tensor.dtype if dtype is None else dtype
         return cls(
             shape=tensor.shape if shape is None else shape,
@@ -389,7 +389,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         )
 
     def detach(self) -> HybridQuantizedTensor:
-        """Returns an alias with children of its own, so that saving one leaves the other whole."""
+        """Returns an alias with aliases of the children; saving one does not empty the other."""
         if is_asked_for_tangent():
             return self._tangent()
         if is_asked_by_state_broadcast():
@@ -407,7 +407,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return super()._decode(dtype)
 
     def _plain_copy(self) -> torch.Tensor:
-        return self._plain().clone()  # it may be the buffer itself
+        return self._plain().clone()  # _plain() may return the buffer itself
 
     def _check_write(self, values: torch.Tensor) -> None:
         self._get_quantizer()._check_update(values, self)
@@ -423,7 +423,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return [buffer for child in tensors for buffer in child._code_buffers()]
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """Returns a hybrid tensor, or plain values where a child cannot be viewed so.
+        """Returns a hybrid tensor, or plain values if a child does not support the view.
 
         Errors: TypeError for a dtype.
         """
@@ -433,7 +433,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         reason = self._why_no_view(wanted)
         if reason is None:
             return _ViewFunc.apply(self, wanted)
-        if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
+        if is_asked_by_fsdp():  # FSDP2 makes a flat view, which it never reads
             return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         origin = f"view gave of a {type(self).__name__}"
@@ -455,8 +455,8 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     @property
     def data(self) -> HybridQuantizedTensor:
-        """An alias without a gradient, whose writes autograd does not count, as torch.Tensor's;
-        assigning rebinds or requantizes.
+        """An alias without a gradient; as in torch.Tensor, autograd does not count its writes.
+        Assignment replaces the buffers or quantizes again.
         """
         return type(self).make_like(self)
 
@@ -491,7 +491,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         self._dtype = source.dtype
         name_tensor(self)
 
-    # As a weight.
+    # Methods of Weight.
 
     def _raw_owner(self) -> Weight:
         if self._rowwise_storage is None:
@@ -540,7 +540,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     @classmethod
     def _make_in_reduce_ex(cls, *arguments: Any) -> HybridQuantizedTensor:
-        """Makes the tensor of a payload. Older payloads name this."""
+        """Makes the tensor of a pickle. Older pickles refer to this method."""
         names = ("rowwise_storage", "columnwise_storage", "quantizer", "dtype", "shape")
         return cls(**dict(zip(names, arguments, strict=True)))
 
@@ -569,7 +569,7 @@ def rewrap(child: Quantized) -> QuantizedTensor:
 
 
 def _make_hybrid_quantized_tensor_in_reduce_ex(*arguments: Any) -> HybridQuantizedTensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return HybridQuantizedTensor._make_in_reduce_ex(*arguments)
 
 

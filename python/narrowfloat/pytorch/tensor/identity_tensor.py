@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantizer that leaves tensors as they are, for directions or slots in high precision."""
+"""A quantizer that does not quantize, for directions or slots in high precision."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class IdentityQuantizer(Quantizer["IdentityTensor"]):
-    """Keeps tensors as they are, in places that need a quantizer.
+    """Does not quantize, for places that need a quantizer.
 
-    dtype: tensors are converted to it; None keeps their own.
+    dtype: tensors are converted to it; None keeps their type.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     """
 
@@ -84,9 +84,9 @@ class IdentityQuantizer(Quantizer["IdentityTensor"]):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> Quantized:
-        """Copies in place where shape, type and device agree, else holds a copy.
+        """Copies in place if shape, type and device agree, else stores a copy.
 
-        A noop_flag other than 0 leaves the values of `dst` as they are.
+        A noop_flag other than 0 does not change the values of `dst`.
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
         """
         if not isinstance(dst, self.STORAGE):
@@ -105,7 +105,7 @@ class IdentityQuantizer(Quantizer["IdentityTensor"]):
             elif same:
                 held.copy_(data)
             elif noop_flag is None or float(noop_flag) == 0:
-                dst._hp_data = data.clone()  # it may be the source itself
+                dst._hp_data = data.clone()  # `data` may be the source itself
             else:
                 return dst
         dst._dtype = data.dtype
@@ -128,9 +128,9 @@ IdentityQuantizer.register_node_class("dtype")
 
 
 class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor whose values stay in high precision.
+    """A tensor with values in high precision.
 
-    Its arguments are those of IdentityTensorStorage and of QuantizedTensor.
+    The arguments are those of IdentityTensorStorage and of QuantizedTensor.
     """
 
     PAYLOAD = ("buffers", "quantizer", "dtype", "shape")
@@ -151,14 +151,14 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> IdentityTensor:
-        """Returns this tensor, or one over a copy in that format."""
+        """Returns this tensor, or one over a copy in the memory format."""
         data = self._hp_data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self
         return _IdentityFunc.apply(self, {"hp_data": data.contiguous(memory_format=memory_format)})
 
     def _plain_copy(self) -> torch.Tensor:
-        return self._plain().clone()  # it may be the buffer itself
+        return self._plain().clone()  # _plain() may return the buffer itself
 
     def _set_plain_data(self, tensor: torch.Tensor) -> None:
         quantizer = self._quantizer.copy()
@@ -167,7 +167,7 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
 
 
 def _make_identity_tensor_in_reduce_ex(*arguments: Any) -> IdentityTensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return IdentityTensor._make_in_reduce_ex(*arguments)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXFP8: E8M0 scales of runs along each direction, or of square tiles."""
+"""MXFP8: E8M0 scales of 1x32 blocks along each direction, or of square tiles."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = [
 
 
 class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
-    """MXFP8 in runs along each direction, or in tiles (`with_2d_quantization`).
+    """MXFP8 in 1x32 blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
     swizzled scales.
 
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_2d_quantization: square tiles share a scale, and both directions hold the same codes.
     """
@@ -89,7 +89,7 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
         fake_dtype: torch.dtype,
         fp8_dtype: DType = DType.kFloat8E4M3,
     ) -> MXFP8Tensor:
-        """Returns a tensor over rowwise codes and scales that exist."""
+        """Returns a tensor over existing rowwise codes and scales."""
         return MXFP8Tensor(
             shape=data.shape,
             dtype=fake_dtype,
@@ -113,9 +113,9 @@ MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
 class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under E8M0 scales.
+    """A tensor of FP8 codes with E8M0 scales.
 
-    Its arguments are those of MXFP8TensorStorage and of QuantizedTensor.
+    The arguments are those of MXFP8TensorStorage and of QuantizedTensor.
     """
 
     RESHAPE_DEQUANTIZES = False
@@ -129,7 +129,7 @@ class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  
 
 
 def _make_mxfp8_tensor_in_reduce_ex(*arguments: Any) -> MXFP8Tensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return MXFP8Tensor._make_in_reduce_ex(*arguments)
 
 

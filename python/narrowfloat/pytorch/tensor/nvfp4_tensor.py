@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4: E4M3 scales of runs along each direction, or of square tiles, under an amax."""
+"""NVFP4: E4M3 scales of 1x16 blocks along each direction, or of square tiles, and an amax."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ __all__ = [
     "get_wgrad_sign_vector",
 ]
 
-E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # the other maximum of 4over6
+E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: an option of 4over6
 
 
-_Buffers = tuple[torch.Tensor | None, ...]  # one for each of ROLES
+_Buffers = tuple[torch.Tensor | None, ...]  # one per role of ROLES
 
 
 def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
@@ -67,21 +67,21 @@ def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
 
 
 class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
-    """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
+    """NVFP4 in 1x16 blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
     swizzled scales.
 
-    fp4_dtype: E2M1, in any spelling that DType.cast() reads.
+    fp4_dtype: E2M1, in any form that DType.cast() accepts.
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     with_amax_reduction: the amax is the largest over amax_reduction_group.
     amax_reduction_group: a process group; None is the world.
-    with_rht: applies the random Hadamard transform to the columnwise operand, whose blocks are
-        runs then; needs bfloat16 and with_post_rht_amax.
-    with_post_rht_amax: the columnwise amax is that of the transform.
+    with_rht: applies the random Hadamard transform to the columnwise operand, which then has 1x16
+        blocks; needs bfloat16 and with_post_rht_amax.
+    with_post_rht_amax: the columnwise amax is taken after the transform.
     with_2d_quantization: square tiles share a scale.
-    stochastic_rounding: rounds up with a probability of the distance to the code below; the seed
-        is drawn from PyTorch's generator.
+    stochastic_rounding: rounds up with a probability equal to the distance to the value below, over
+        the distance between both values; the seed is drawn from PyTorch's generator.
     row_scaled_nvfp4: an amax per row instead of one per tensor.
     nvfp4_use_4over6: maps the amax of each block to 4 or to 6, by the smaller error.
     nvfp4_e4m3_max: with 4over6, the largest block scale: 448 or 256.
@@ -168,11 +168,10 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         return ("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)
 
     def _passes(self, buffers: _Buffers) -> tuple[tuple[_core.QuantSpec, _Buffers], ...]:
-        """Returns the specs that fill a tensor one after another, each with its part of the
-        buffers.
+        """Returns the specs that fill a tensor in turn, each with its part of the buffers.
 
-        Tiles and the transform exclude each other in one operand: rows have the tiles, and the
-        transformed columns runs.
+        Tiles and the transform exclude each other in one direction: the rowwise one has tiles, and
+        the transformed columnwise one 1x16 blocks.
         """
         if not self.with_rht or not self.with_2d_quantization:
             return ((self._spec(), buffers),)
@@ -234,7 +233,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
     def _plan(self, shape: tuple[int, ...]) -> tuple[_native.PlannedBuffer, ...]:
         if not self.columnwise_usage or len(shape) == 2:
             return super()._plan(shape)
-        # Columnwise buffers are those of the flattened tensor.
+        # Columnwise buffers have the shapes of the flattened tensor.
         flat = super()._plan(_native.flatten_shape(shape))
         if not self.rowwise_usage:
             return flat
@@ -255,7 +254,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         noop: torch.Tensor | None,
         shared: Callable[[torch.Tensor | None], torch.Tensor | None] | None,
     ) -> None:
-        """Fills `dst` under its own amaxes, or under `shared` of each."""
+        """Fills `dst` with its own amaxes, or with the result of `shared` for each of them."""
         seeds = _native.draw_seeds(src) if self.stochastic_rounding else (0, 0)
         for spec, buffers in self._passes(dst._role_buffers()):
             _native.quantize(spec, src, buffers, noop, seeds=seeds)
@@ -266,7 +265,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
                 )
 
     def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
-        """Also sets amaxes to 0: a row-scaled product is multiplied by them without terms too."""
+        """Also sets amaxes to 0, because an empty row-scaled product is multiplied by them too."""
         for amax in (dst._amax_rowwise, dst._amax_columnwise):
             if amax is not None:
                 amax.zero_()
@@ -279,7 +278,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         rows: torch.Tensor | None,
         columns: torch.Tensor | None,
     ) -> None:
-        """Fills `dst` under given amaxes of the directions that it has."""
+        """Fills `dst` with given amaxes, in its directions."""
         seeds = _native.draw_seeds(src) if self.stochastic_rounding else (0, 0)
         for spec, buffers in self._passes(dst._role_buffers()):
             held = zip(buffers[-2:], (rows, columns), strict=True)
@@ -287,14 +286,14 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
             _native.quantize(spec, src, buffers, amax=amax, amax_columnwise=other, seeds=seeds)
 
     def _fill_measured(self, src: torch.Tensor, dst: Quantized, amax: torch.Tensor) -> None:
-        """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
+        """Fills `dst` with an amax measured elsewhere, which is reduced like its own."""
         if self.with_amax_reduction:
             reduce_max(amax, self.amax_reduction_group)
         self._fill_given(src, dst, amax, amax)
 
     def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
-        """Fills a part under the amaxes of the whole. Errors: ValueError for values above them."""
-        if self.row_scaled_nvfp4:  # each row has an amax
+        """Fills a part with the amaxes of the whole. Errors: ValueError for larger values."""
+        if self.row_scaled_nvfp4:  # each row has its own amax
             self._fill(src, fresh, noop)
             return
         if not _native.has_values(src):
@@ -322,13 +321,13 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape of columnwise codes: the last dimension first, in codes."""
+        """Returns the shape of columnwise codes with the last dimension first, counted in codes."""
         shape = tuple(shape)
         return (shape[-1], *shape[:-1]) if shape else ()
 
     @staticmethod
     def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape in bytes of codes of `shape`."""
+        """Returns the shape in bytes for codes of `shape`."""
         shape = tuple(shape)
         return (*shape[:-1], shape[-1] // codes_per_byte())
 
@@ -359,9 +358,9 @@ NVFP4Quantizer.register_value_class(
 
 
 class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP4 codes under E4M3 scales and an amax.
+    """A tensor of FP4 codes with E4M3 scales and an amax.
 
-    Its arguments are those of NVFP4TensorStorage and of QuantizedTensor.
+    The arguments are those of NVFP4TensorStorage and of QuantizedTensor.
     """
 
     def _has_tiles(self) -> bool:
@@ -383,7 +382,7 @@ class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore
 
 
 def _make_nvfp4_tensor_in_reduce_ex(*arguments: Any) -> NVFP4Tensor:
-    """Makes the tensor of a payload."""
+    """Makes the tensor of a pickle."""
     return NVFP4Tensor._make_in_reduce_ex(*arguments)
 
 

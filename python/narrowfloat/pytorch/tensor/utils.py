@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in memory that the caller laid out, and weights of sharded master copies."""
+"""Weights in memory that the caller manages, and weights with sharded master copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from narrowfloat.pytorch.tensor._weight import as_weight
 
 
 def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor) -> None:
-    """Copies the codes of `tensor` into `new_raw_data`, which holds them from then on.
+    """Copies the codes of `tensor` to `new_raw_data`, which becomes their buffer.
 
     Errors: NotImplementedError for MXFP8 and for a hybrid tensor without a rowwise child;
     ValueError for another type, or memory of another dtype.
@@ -41,13 +41,13 @@ def quantize_master_weights(
 ) -> None:
     """Quantizes this rank's flat pieces of master weights into quantized weights.
 
-    Scales are those of the whole weights: amaxes are shared over `group`, in which every rank takes
-    part, also one without a piece (None). Codes are written to the piece's place in the weight, or
-    to the rank's entry of `fsdp_shard_model_weights`. What follows from the rowwise codes is
-    dropped or marked stale, unless the caller says that it will run post_all_gather_processing()
-    when the codes are gathered.
+    The scales are valid for the whole weights: amaxes are reduced over `group`, and every rank must
+    call this, also one without a piece (None). Codes are written to the piece's place in the
+    weight, or to the rank's entry of `fsdp_shard_model_weights`. Buffers derived from the rowwise
+    codes are dropped or marked stale, unless manual_post_all_gather_processing: the caller then
+    runs post_all_gather_processing() after the codes are gathered.
     Errors: ValueError, NotImplementedError before anything changes, for an offset outside of the
-    weight, a weight of another type, or a hybrid one whose children cannot take a piece.
+    weight, a weight of another type, or a hybrid one with children that do not support pieces.
     """
     for weight in model_weights:
         if hasattr(weight, "clear_high_precision_init_val"):
@@ -60,14 +60,14 @@ def quantize_master_weights(
 
 
 def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
-    """Runs quantize_master_weights(), of which this is the older name."""
+    """Runs quantize_master_weights() under its older name."""
     quantize_master_weights(*args, **kwargs)
 
 
 def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
     """Drops the columnwise buffers of `tensor`, or marks its transpose as stale.
 
-    For what an all-gather derived from the rows: FSDP2 frees only the buffers that it made.
+    Frees buffers derived after an all-gather: FSDP2 frees only the buffers that it made.
     """
     for field in ("_columnwise_data", "_columnwise_scale_inv", "_transpose"):
         if hasattr(tensor, field):
@@ -79,7 +79,7 @@ def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
 def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
     """Returns whether the quantizer of `x` computes its products; False for None and plain tensors.
 
-    Errors: AssertionError unless `x` is one of these, a quantizer or a storage.
+    Errors: AssertionError unless `x` is None, a tensor, a quantizer or a storage.
     """
     if x is None or isinstance(x, torch.Tensor):
         return False
@@ -90,7 +90,7 @@ def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Makes what follows from gathered rowwise codes; a second call is allowed.
+    """Derives buffers from gathered rowwise codes; may be called twice.
 
     Errors: ValueError for a weight of another type.
     """

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> type:
-    # Groups are made of the other families, which import this package.
+    # Imported late: groups use the other families, which import this package.
     if name == "GroupedTensorStorage":
         from narrowfloat.pytorch.tensor.storage import grouped_tensor_storage
 

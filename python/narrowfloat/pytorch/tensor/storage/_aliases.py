@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors over the same codes, each of which may have a transpose of its own.
+"""Tensors over the same codes, each with or without a transpose of its own.
 
-Whichever of them is written, the transposes of all others must follow.
+After a write to one of them, the transposes of all others must be updated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MIN_CAPACITY = 8  # entries before dead ones are removed
 
 
 class Aliases:
-    """The codes and transposes of tensors that share codes; it keeps none of them alive.
+    """Weak references to the codes and transposes of tensors that share codes.
 
-    It refers to buffers, because a tensor that is referred to cannot be swapped with another one,
-    which torch.nn.Module.to() does.
+    It references buffers instead of tensors, because torch.nn.Module.to() swaps tensors, and
+    tensors with weak references cannot be swapped.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Aliases:
         self._room = _MIN_CAPACITY
 
     def add(self, storage: Float8TensorStorage) -> None:
-        """Adds the buffers of a storage that has both directions."""
+        """Adds the buffers of a storage with both directions."""
         data, transpose = storage._data, storage._transpose
         if data is None or not storage._has_columnwise():
             return
@@ -42,12 +42,12 @@ class Aliases:
         self._pairs.append((weakref.ref(data), weakref.ref(transpose)))
 
     def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns the codes and transposes that are still there."""
+        """Returns the codes and transposes that still exist."""
         found = [(data(), transpose()) for data, transpose in self._pairs]
         return [(d, t) for d, t in found if d is not None and t is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Returns None: a copy has codes of its own."""
+        """Returns None, because a copy has codes of its own."""
         return None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -55,7 +55,7 @@ class Aliases:
 
 
 def join(storage: Float8TensorStorage, alias: Float8TensorStorage) -> None:
-    """Notes that `alias` has codes of `storage`."""
+    """Records that `alias` shares codes of `storage`."""
     group = storage._aliases
     if group is None:
         group = storage._aliases = Aliases()
@@ -74,7 +74,7 @@ def _moved(codes: torch.Tensor, source: int, target: int) -> torch.Tensor:
 
 
 def follow(written: Float8TensorStorage) -> None:
-    """Copies what was written to `written` to the other direction of each of its aliases."""
+    """Copies the new codes of `written` to the other direction of each of its aliases."""
     group = written._aliases
     if group is None:
         return

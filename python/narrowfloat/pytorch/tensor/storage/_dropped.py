@@ -2,9 +2,9 @@
 """Keeps aliases of a quantized tensor consistent when one of them lacks a direction.
 
 Aliases share the codes of one direction. An alias that drops the other direction, or derives it,
-records that direction's buffers for the memory of the shared codes. A later write through any alias
-looks them up: it takes the direction back and writes both, or is refused. Records hold weak
-references, so that no memory is kept alive; tensors of graphs, which have no memory, have none.
+records that direction's buffers under the memory of the shared codes. A later write through any
+alias finds the record: it restores the direction and writes both, or raises. Records hold weak
+references, so they keep no memory alive. Tensors of graphs have no memory and no records.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _recorded: Any = WeakIdKeyDictionary()
 
 
 class Direction:
-    """Refers weakly to the buffers of one direction, by their fields' names.
+    """Holds weak references to the buffers of one direction, by field names.
 
-    shared: the codes of the other direction; no reference to them is kept. shape: of the tensor.
+    shared: the codes of the other direction, which are not referenced. shape: of the tensor.
     child: of a hybrid tensor, the child that has the buffers.
     """
 
@@ -59,7 +59,7 @@ class Direction:
     def record(self, shared: torch.Tensor) -> None:
         """Records this direction for the memory of the shared codes.
 
-        Does nothing if no other tensor has its buffers, or if it is recorded already.
+        Does nothing if no other tensor has its buffers, or if it is already recorded.
         """
         if self.buffers() is None:
             return
@@ -69,7 +69,7 @@ class Direction:
             _recorded[memory] = [*(other for other in known if other.buffers() is not None), self]
 
     def buffers(self) -> dict[str, torch.Tensor] | None:
-        """Returns the buffers; None if the memory of one of them is gone."""
+        """Returns the buffers; None if the memory of one of them was freed."""
         found: dict[str, torch.Tensor] = {}
         for field, reference in self._buffers.items():
             buffer = reference.buffer()
@@ -84,17 +84,17 @@ class Direction:
         return any(reference.is_in(memory) for reference in self._buffers.values())
 
     def overlaps(self, codes: torch.Tensor) -> bool:
-        """Returns whether these codes of the other direction overlap the shared ones."""
+        """Returns whether these codes of the other direction overlap the shared codes."""
         first, end = span(codes)
         return self._span[0] < end and first < self._span[1]
 
     def shares_all(self, codes: torch.Tensor) -> bool:
-        """Returns whether these codes of the other direction are exactly the shared ones."""
+        """Returns whether these codes of the other direction are exactly the shared codes."""
         return self._extent == extent(codes)
 
 
 def _maker(tensor: Any) -> Callable[[dict[str, torch.Tensor]], Any]:  # noqa: ANN401  # of any family
-    """Returns the function that makes a tensor of this kind over buffers by field."""
+    """Returns a function that makes a tensor of this kind from buffers by field."""
     cls, outer = type(tensor), {"shape": tensor.shape, "dtype": tensor.dtype}
     keywords = {buffer.name: buffer.keyword for buffer in cls.BUFFERS}
     kept = {k: v for k, v in tensor.get_metadata().items() if k not in keywords.values()}
@@ -106,10 +106,10 @@ def _maker(tensor: Any) -> Callable[[dict[str, torch.Tensor]], Any]:  # noqa: AN
 
 
 class _Reference:
-    """Refers weakly to a buffer through its memory, which all views of it share.
+    """Holds a weak reference to a buffer through its memory, which all of its views share.
 
-    values: refers to the tensor too, because the memory may belong to the program, which keeps it
-    after every quantized tensor has dropped it.
+    values: references the tensor too, because the memory may belong to the program, and exist after
+    every quantized tensor has dropped it.
     """
 
     def __init__(self, buffer: torch.Tensor, values: bool) -> None:
@@ -123,30 +123,30 @@ class _Reference:
         return self._memory() is memory
 
     def is_to(self, other: _Reference) -> bool:
-        """Returns whether both refer to one buffer."""
+        """Returns whether both reference one buffer."""
         return self._memory() is other._memory() and self._geometry == other._geometry
 
     def buffer(self) -> torch.Tensor | None:
-        """Returns the buffer, as another tensor; None if its memory is gone."""
+        """Returns the buffer as a new tensor; None if its memory was freed."""
         memory = self._memory()
         if memory is None or (self._tensor is not None and self._tensor() is None):
             return None
         offset, shape, stride = self._geometry
         dtype, device = self._type
         last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-        if memory.nbytes() < (last + 1) * dtype.itemsize:  # freed
+        if memory.nbytes() < (last + 1) * dtype.itemsize:  # the memory was freed
             return None
         return torch.empty(0, dtype=dtype, device=device).set_(memory, offset, shape, stride)
 
 
 def _codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
-    """Returns the codes of a direction in memory, or None."""
+    """Returns the codes of a direction if they are in memory, else None."""
     codes = tensor.__dict__[tensor.ROWWISE if direction == "rowwise" else tensor.COLUMNWISE]
     return codes if codes is not None and _native.in_memory(codes) else None
 
 
 def _child_codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
-    """Returns the codes or the values of a hybrid tensor's child in memory, or None."""
+    """Returns the codes or values of a hybrid tensor's child if they are in memory, else None."""
     child = getattr(tensor, f"_{direction}_storage")
     # Bare storages have no aliases.
     found: list[torch.Tensor] = getattr(child, "_code_buffers", list)()
@@ -159,12 +159,12 @@ def _named(tensor: Quantized, names: list[str]) -> dict[str, torch.Tensor]:
 
 
 def _shared_codes(tensor: Quantized, direction: str, hybrid: bool) -> torch.Tensor | None:
-    """Returns what aliases share of a direction, in memory, or None."""
+    """Returns the codes or values of a direction that aliases share, if in memory, else None."""
     return _child_codes(tensor, direction) if hybrid else _codes(tensor, direction)
 
 
 def _direction_of(tensor: Quantized, name: str) -> Direction | None:
-    """Returns a direction of a tensor; None unless it has both."""
+    """Returns a direction of a tensor; None unless it has both directions."""
     shared, names = _codes(tensor, _OTHER[name]), tensor._direction_buffers(name)
     if not tensor._is_tensor or not names or shared is None or _codes(tensor, name) is None:
         return None
@@ -191,22 +191,22 @@ def drop(tensor: Quantized, name: str) -> None:
 
 
 def drop_child(tensor: Quantized, name: str) -> None:
-    """Does for the child of a hybrid tensor what drop() does for a direction."""
+    """Does the same as drop() for the child of a hybrid tensor."""
     shared, direction = _child_codes(tensor, _OTHER[name]), None
     child: Any = getattr(tensor, f"_{name}_storage")
     has_codes = isinstance(tensor, torch.Tensor) and _child_codes(tensor, name) is not None
     if has_codes and shared is not None:
         names = [buffer.name for buffer in child.BUFFERS]
         direction = Direction(name, shared, tensor.shape, _named(child, names), child)
-    del child  # so that the record finds whether another tensor has it
+    del child  # so that the record finds whether another tensor has the child's buffers
     setattr(tensor, f"_{name}_storage", None)
     _record(tensor, direction, hybrid=True)
 
 
 def take_back(tensor: Quantized, writes: bool = True) -> bool:
-    """Takes back the directions that other tensors over the same codes have.
+    """Restores the directions that other tensors over the same codes have.
 
-    Returns whether there were any. writes: the tensor is about to be written.
+    Returns whether it restored one. writes: the tensor will be written.
     Errors: ReadOnlyError if a write would not reach a direction of another tensor.
     """
     taken = False
@@ -220,7 +220,7 @@ def take_back(tensor: Quantized, writes: bool = True) -> bool:
 
 
 def take_back_children(tensor: Quantized) -> bool:
-    """Does for a hybrid tensor that is about to be written what take_back() does for others."""
+    """Does the same as take_back() for a hybrid tensor before a write."""
     taken = False
     for name, buffers, direction in _missing(tensor, hybrid=True):
         if getattr(tensor, f"_{name}_storage") is not None or direction is None:
@@ -238,16 +238,16 @@ Missing = tuple[str, dict[str, torch.Tensor], Direction | None]
 def _missing(tensor: Quantized, hybrid: bool) -> list[Missing]:
     """Returns the directions of other tensors that a write to this one would not reach.
 
-    Each has its name, its buffers, and the record; None in place of the record if the other tensor
-    shares only a part of the codes, so that its buffers are not those of this tensor.
+    Each has its name, its buffers, and the record. The record is None if the other tensor shares
+    only a part of the codes, because then its buffers do not match this tensor.
     """
     missing: list[Missing] = []
-    for name, other in _OTHER.items() if _recorded.data else ():  # bool() of it takes longer
+    for name, other in _OTHER.items() if _recorded.data else ():  # bool() of it is slower
         own, shared = _shared_codes(tensor, name, hybrid), _shared_codes(tensor, other, hybrid)
         if shared is None:
             continue
         known: list[Direction] = _recorded.get(shared.untyped_storage(), [])
-        # Tensors over exactly these codes come first, because only their buffers can be taken.
+        # Tensors over exactly these codes come first, because only their buffers can be restored.
         for record in sorted(known, key=lambda each: not each.shares_all(shared)):
             if record.name != name or hybrid != (record.make_child is not None):
                 continue
@@ -264,7 +264,7 @@ def _missing(tensor: Quantized, hybrid: bool) -> list[Missing]:
 def _in_shape(
     tensor: Quantized, shape: torch.Size, buffers: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Returns the buffers of a direction of a tensor of `shape` as `tensor` stores them."""
+    """Returns the buffers of a direction of a tensor of `shape`, in the shapes of `tensor`."""
     if shape == tensor.shape:
         return buffers
     keywords = {buffer.keyword: buffers.get(buffer.name) for buffer in tensor.BUFFERS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a family's fields; constructors, payloads and flattening follow from it."""
+"""The table of a family's fields, which defines constructors, pickles and flattening."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
-REQUIRED: Any = inspect.Parameter.empty  # the default of an argument that has none
+REQUIRED: Any = inspect.Parameter.empty  # the default of an argument without one
 
 
 class Buffer(NamedTuple):
-    """A field that holds a tensor: its name, the constructor's argument, the planner's roles."""
+    """A field with a tensor: its name, the constructor's argument, and the planner's roles."""
 
     name: str
     keyword: str
@@ -26,11 +26,10 @@ class Buffer(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A field that holds no tensor.
+    """A field without a tensor.
 
-    mismatch: its name in the message that refuses a copy between tensors with different values.
-    convert: makes the stored value of the argument. keyword_only: has no place among positional
-    arguments.
+    mismatch: its name in the error message for a copy between tensors with different values.
+    convert: makes the stored value from the argument. keyword_only: cannot be positional.
     """
 
     name: str
@@ -49,7 +48,7 @@ def _direction_rank(buffer: Buffer) -> int:
 
 
 def in_flatten_order(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """Returns the buffers direction by direction, then those of both directions and the amaxes."""
+    """Returns the buffers by direction, then those of both directions, then the amaxes."""
     return tuple(sorted(buffers, key=_direction_rank))
 
 
@@ -69,8 +68,8 @@ def payload_keywords(
 ) -> tuple[str, ...]:
     """Returns the arguments in a pickle, in order.
 
-    sections: "buffers", "element" (the first setting) and "modes" (the others) expand; any other
-    entry is an argument.
+    sections: "buffers", "element" (the first setting) and "modes" (the others) are expanded; any
+    other entry is an argument.
     """
     expanded = {
         "buffers": [buffer.keyword for buffer in in_flatten_order(buffers)],
@@ -83,9 +82,9 @@ def payload_keywords(
 def take_positional(
     cls: type, keywords: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Moves positional arguments to `kwargs` by name; returns those that are left.
+    """Moves positional arguments to `kwargs` by name; returns the remaining ones.
 
-    Errors: TypeError for an argument that is given twice.
+    Errors: TypeError for an argument given twice.
     """
     for keyword, value in zip(keywords, args, strict=False):
         if keyword in kwargs:
@@ -109,17 +108,17 @@ def signature_of(
 
 
 class TableStorage(QuantizedTensorStorage):
-    """A storage, or a tensor over one, whose fields are those of a table."""
+    """A storage, or a tensor over one, with its fields defined by a table."""
 
-    BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
+    BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order in which they are saved
     SETTINGS: ClassVar[tuple[Setting, ...]] = ()
     POSITIONAL: ClassVar[bool] = False  # whether fields of bare storages can be positional
 
-    # These follow from the table.
+    # The table defines the following attributes.
     FAMILY: ClassVar[type[TableStorage]]  # the class that has the table
     ROWWISE: ClassVar[str]  # names of the fields that hold codes
     COLUMNWISE: ClassVar[str]
-    _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in the order they are flattened in
+    _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in flattening order
     _role_names: ClassVar[tuple[str | None, ...]]
     _setting_names: ClassVar[dict[str, str]]  # of fields, by the constructor's arguments
     _arguments: ClassVar[tuple[tuple[str, str, Any], ...]]  # field, argument, default
@@ -160,9 +159,9 @@ class TableStorage(QuantizedTensorStorage):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Makes a bare storage, or a tensor on the device of its codes, over the given buffers.
 
-        The fields are arguments. Those of a tensor's wrapper come after them, but a tensor takes
-        its fields by name, so that shape and dtype can be positional. The quantizer is copied.
-        Errors: TypeError for an argument that is missing or given twice.
+        The fields are arguments, followed by those of a tensor's wrapper. A tensor takes its fields
+        by name, so that shape and dtype can be positional. The quantizer is copied.
+        Errors: TypeError for a missing argument, and for one given twice.
         """
         if args:
             args = take_positional(cls, cls._positional, args, kwargs)
@@ -181,7 +180,7 @@ class TableStorage(QuantizedTensorStorage):
                 codes = fields[cls.ROWWISE]
                 codes = fields[cls.COLUMNWISE] if codes is None else codes
                 kwargs["device"] = None if codes is None else codes.device
-            # The next class after the storages makes the wrapper.
+            # The next base class after the storages makes the wrapper.
             instance = super().__new__(cls, *args, **kwargs)
         instance.__dict__.update(fields)
         instance._quantizer = None if quantizer is None else quantizer.copy()
@@ -190,12 +189,12 @@ class TableStorage(QuantizedTensorStorage):
 
     @classmethod
     def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
-        """Completes the fields, and the arguments of the wrapper, before they are stored."""
+        """Completes the fields and the wrapper's arguments before they are stored."""
         for name, convert in cls._conversions:
             fields[name] = convert(fields[name])
 
     def get_metadata(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, live buffers among them."""
+        """Returns the constructor's arguments, including the buffers, not copies."""
         name_buffers(self)
         fields = self.__dict__
         metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one storage under all families whose format is a scheme. A family says what its buffers are
-called; everything else follows from the scheme."""
+"""The storage class of all families whose format is a scheme. Each family names its buffers."""
 
 from __future__ import annotations
 
@@ -24,10 +23,10 @@ from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supp
 
 
 class Cut:
-    """Marks a tensor as a part of another one, whose buffers it shares."""
+    """Marks a tensor as a part of another tensor, with which it shares buffers."""
 
     def __init__(self, codes: tuple[torch.Tensor | None, ...] = ()) -> None:
-        self.codes = codes  # of the whole, by direction; none in a traced graph
+        self.codes = codes  # of the whole, by direction; empty in a traced graph
 
     @classmethod
     def of(cls, whole: SchemeStorage) -> Cut:
@@ -36,7 +35,7 @@ class Cut:
 
 
 def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
+    """Returns a dense buffer of `shape` that begins with `buffer`; `buffer` itself if it fits."""
     if buffer.shape == shape:
         return buffer if buffer.is_contiguous() else buffer.contiguous()
     whole = buffer.new_zeros(shape)
@@ -52,12 +51,12 @@ def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 
 
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns the buffer, or a copy of one with holes, such as a slice's."""
+    """Returns the buffer, or a contiguous copy if it is not contiguous, for example a slice."""
     return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
 
 
 def same_context(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Returns whether two contexts of __tensor_flatten__ say the same, objects aside."""
+    """Returns whether two contexts of __tensor_flatten__ are equal, apart from object identity."""
     return first.keys() == second.keys() and all(
         same_context(value, second[name])
         if isinstance(value, dict)
@@ -67,10 +66,10 @@ def same_context(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 class SchemeStorage(TableStorage):
-    """Buffers of a scheme under a family's names."""
+    """The buffers of a scheme, under a family's names."""
 
-    _cut: Cut | None = None  # of a part of another tensor
-    _unflattened: tuple[bool, bool] | None = None  # directions of an input of a graph, as it came
+    _cut: Cut | None = None  # set in a part of another tensor
+    _unflattened: tuple[bool, bool] | None = None  # initial directions of an input of a graph
 
     # Methods that a family defines.
 
@@ -79,7 +78,7 @@ class SchemeStorage(TableStorage):
         raise NotImplementedError
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
-        """Returns the options that reading the buffers takes."""
+        """Returns the options that the verbs need to read the buffers."""
         return ()
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
@@ -87,7 +86,7 @@ class SchemeStorage(TableStorage):
         raise NotImplementedError
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
-        """Returns why `shape` breaks the blocks; None if it does not."""
+        """Returns the reason why `shape` breaks the blocks; None if it does not."""
         return None
 
     def _shared_names(self) -> tuple[str, ...]:
@@ -95,8 +94,8 @@ class SchemeStorage(TableStorage):
         return ()
 
     def _reads_any_layout(self) -> bool:
-        """Returns whether products read per-tensor codes in any layout, so that no transpose is
-        kept.
+        """Returns whether products read per-tensor codes in any layout, so that no transpose
+        exists.
         """
         return is_non_tn_fp8_gemm_supported()
 
@@ -107,9 +106,7 @@ class SchemeStorage(TableStorage):
     # Copies.
 
     def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
-        """Returns a tensor of the same class with these constructor arguments changed, the rest
-        shared.
-        """
+        """Returns a tensor of the same class with changed arguments; shares the others."""
         fields = self.get_metadata()
         fields.update(changes)
         if not self._is_tensor:
@@ -122,7 +119,7 @@ class SchemeStorage(TableStorage):
     # Buffers.
 
     def _direction_buffers(self, direction: str) -> list[str]:
-        """Returns the names of the buffers that one direction has for itself."""
+        """Returns the names of the buffers that belong to one direction only."""
         return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]
 
     def _keep(self, rowwise: bool, columnwise: bool) -> None:
@@ -140,25 +137,23 @@ class SchemeStorage(TableStorage):
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
 
     def _whole_buffer(self, name: str) -> torch.Tensor | None:
-        """Returns a buffer as verbs read it: dense, and with the padding that a cut's scales
-        lack.
-        """
+        """Returns a buffer for verbs: dense, and for scales of a cut, padded."""
         buffer = self.__dict__[name]
         if buffer is None or self._cut is None or "scale_inv" not in name:
             return dense(buffer)
         return padded(buffer, self._planned_shape(name, buffer.shape))
 
     def _standalone_buffer(self, name: str) -> torch.Tensor | None:
-        """Returns a buffer as a tensor that is no part of another one stores it.
+        """Returns a buffer in the form of a tensor that is not a part of another one.
 
-        Errors: RuntimeError if codes have lost their scale.
+        Errors: RuntimeError for stale codes.
         """
         require_fresh(self)
         name_buffers(self)
         return self.__dict__[name] if self._cut is None else self._whole_buffer(name)
 
     def _after_write(self) -> None:
-        """Notes that all codes of this tensor were written under its scales."""
+        """Records that all codes of this tensor were written with its scales."""
         note_write(self)
 
     def _planned_shape(self, name: str, default: torch.Size) -> tuple[int, ...]:
@@ -170,9 +165,9 @@ class SchemeStorage(TableStorage):
         return tuple(default)
 
     def _whole_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        """Returns the buffers by role, as verbs read them.
+        """Returns the buffers by role, for verbs.
 
-        Errors: RuntimeError if codes have lost their scale.
+        Errors: RuntimeError for stale codes.
         """
         require_fresh(self)
         if self._cut is None:
@@ -193,7 +188,7 @@ class SchemeStorage(TableStorage):
         return self.__dict__[self.COLUMNWISE] is not None
 
     def _spec(self) -> _core.QuantSpec:
-        """Returns the spec by which the buffers that are there can be read."""
+        """Returns the spec for reading the present buffers."""
         return _native.make_spec(
             self._scheme(), self._has_rowwise(), self._has_columnwise(), self._layout_options()
         )
@@ -228,7 +223,7 @@ class SchemeStorage(TableStorage):
         return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
 
     def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # codes of both directions, or of one
-        """Returns the codes of both directions, or of the one that is asked for."""
+        """Returns the codes of both directions, or of the selected one."""
         rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
         if rowwise_data and columnwise_data:
             return rowwise, columnwise
@@ -257,7 +252,7 @@ class SchemeStorage(TableStorage):
                 tensor.data = empty_like_device(tensor)
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Raises TypeError for another family; RuntimeError for another layout."""
+        """Copies the buffers. Errors: TypeError (another family), RuntimeError (another layout)."""
         if getattr(src, "FAMILY", None) is not self.FAMILY:
             raise TypeError(f"copy_from_storage expects {self.FAMILY.__name__}")
         for setting in self.SETTINGS:
@@ -271,7 +266,7 @@ class SchemeStorage(TableStorage):
     def _cloned_buffers(
         self, memory_format: torch.memory_format = torch.preserve_format
     ) -> dict[str, torch.Tensor | None]:
-        """Returns constructor arguments of buffers that share nothing with these."""
+        """Returns constructor arguments of buffers that share no memory with these."""
         copies = {}
         for buffer in self.BUFFERS:
             tensor = self._standalone_buffer(buffer.name)
@@ -302,7 +297,7 @@ class SchemeStorage(TableStorage):
         return out if known is dtype else out.to(dtype)
 
     def _require_readable(self) -> None:
-        """Raises the family's error if a buffer that decoding needs is missing."""
+        """Raises the family's error if a buffer for decoding is missing."""
 
     def _plain(self) -> torch.Tensor:
         return self._decode(self._dtype)
@@ -317,9 +312,9 @@ class SchemeStorage(TableStorage):
     # Views.
 
     def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
-        """Returns the same bytes under another shape.
+        """Returns the same bytes with another shape.
 
-        Errors: where the family's blocks would break.
+        Errors: of the family, if the shape breaks blocks.
         """
         if len(shape) == 1 and shape[0] is None:
             return self
@@ -335,14 +330,14 @@ class SchemeStorage(TableStorage):
             view._cut = self._cut
             name_tensor(view)
         group = self.__dict__.get("_amax_reduction_group")
-        if group is not None:  # it has the values of the whole shard
+        if group is not None:  # the view has the values of the whole shard
             view.__dict__["_amax_reduction_group"] = group
         return view
 
-    # Sends between ranks that hold rows of one tensor.
+    # Transport between ranks that hold rows of one tensor.
 
     def _transport_spec(self, directions: Sequence[str]) -> _core.QuantSpec | None:
-        """Returns the spec that plans the buffers of these directions; None: they hold values."""
+        """Returns the spec that plans the buffers of these directions; None for plain values."""
         return _native.make_spec(
             self._scheme(),
             "rowwise" in directions,
@@ -351,7 +346,7 @@ class SchemeStorage(TableStorage):
         )
 
     def _why_no_transport(self) -> str | None:
-        """Returns why the buffers of this tensor cannot be sent; None if they can."""
+        """Returns the reason why the buffers cannot be sent; None if they can."""
         if self.__dict__.get("_with_gemm_swizzled_scales", False):
             name = type(self).__name__
             article = "an" if name[0] in "MN" else "a"
@@ -359,9 +354,9 @@ class SchemeStorage(TableStorage):
         return None
 
     def _own_buffers(self) -> None:
-        """Gives a cut buffers of its own, so that it is no longer a part of another tensor.
+        """Copies the buffers of a cut, so that it is no longer a part of another tensor.
 
-        FSDP2 keeps a short shard as a part of a padded one, and nothing reads the padding.
+        FSDP2 keeps a short shard as a part of a padded one; the padding is never read.
         """
         if self._cut is not None:
             self.__dict__.update({b.name: self._whole_buffer(b.name) for b in self.BUFFERS})
@@ -372,7 +367,7 @@ class SchemeStorage(TableStorage):
         return False
 
     def _derives_columnwise(self) -> bool:
-        """Returns whether the columnwise buffers can be made of the rowwise ones."""
+        """Returns whether the columnwise buffers can be derived from the rowwise ones."""
         return False
 
     def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
@@ -387,7 +382,7 @@ class SchemeStorage(TableStorage):
         return transport.fields_of(self, [way for way, there in usages.items() if there])
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Returns the buffers with rows first, without the rows that are padding.
+        """Returns the buffers with rows first, without rows of padding.
 
         Errors: NotImplementedError if the scales are swizzled; RuntimeError if a buffer is missing.
         """
@@ -398,7 +393,7 @@ class SchemeStorage(TableStorage):
         return transport.extract(self, names), {"field_names": names}
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Raises RuntimeError, before anything changes, for another number or geometry."""
+        """Replaces the buffers. Errors: RuntimeError, before any change, if they do not match."""
         names = meta.get("field_names")
         if names is None:
             names = transport.fields_of(self, [meta["direction"]])
@@ -410,7 +405,7 @@ class SchemeStorage(TableStorage):
         self._take_gathered(transport.restore(self, names, buffers))
 
     def _take_gathered(self, fields: dict[str, torch.Tensor]) -> None:
-        """Takes buffers in place of its own."""
+        """Replaces the buffers by the given ones."""
         self.__dict__.update(fields)
 
     # Text.
@@ -444,7 +439,7 @@ class SchemeStorage(TableStorage):
 
     @classmethod
     def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
-        """Returns whether what was compiled for one tensor holds for another."""
+        """Returns whether code compiled for one tensor is valid for another."""
         return same_context(compiled, current)
 
     @staticmethod
@@ -475,7 +470,7 @@ class SchemeStorage(TableStorage):
 
 
 class BlockStorage(SchemeStorage):
-    """A storage with codes, scales, and perhaps amaxes, of each direction."""
+    """A storage with codes, scales and, in some families, amaxes of each direction."""
 
     POSITIONAL = True
     _rowwise_data: torch.Tensor | None
@@ -491,7 +486,7 @@ class BlockStorage(SchemeStorage):
         return spec.block_length if tiles or across else 1
 
     def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
-        """Adds the amaxes of a cut to its fields; False if they cannot be cut so."""
+        """Adds the amaxes of a cut to its fields; returns False if they cannot be cut."""
         return True
 
     def _require_buffers(self, direction: str) -> None:
@@ -505,7 +500,7 @@ class BlockStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises RuntimeError for a direction that is not there: each was quantized by itself."""
+        """Drops or requires directions. Errors: RuntimeError for an absent one: none is derived."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         if rowwise:
@@ -532,7 +527,7 @@ class BlockStorage(SchemeStorage):
         dropped.record_derived(self)
 
     def _columnwise_plan_shape(self) -> torch.Size:
-        """Returns the shape that columnwise buffers are planned for."""
+        """Returns the shape that the columnwise buffers are planned for."""
         return self._logical_shape()
 
     def _require_view(self, shape: torch.Size) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes that are left behind when a part of a tensor takes another scale of the whole.
+"""Codes that become stale when a part of a tensor gets another scale of the whole.
 
-A sharded checkpoint is loaded piece by piece, each with the saved codes and the saved scale. Until
-the last piece is there, the other codes have lost their scale, and nothing may read them.
+A sharded checkpoint is loaded piece by piece, each with its saved codes and scale. Until the last
+piece is loaded, the other codes do not match the scale, and must not be read.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
-_ATTRIBUTE = "_stale_codes"  # of the scale, which every alias and every part shares
+_ATTRIBUTE = "_stale_codes"  # of the scale, shared by all aliases and parts
 
 
 class StaleCodes:
-    """Marks the codes of a whole tensor that have lost their scale."""
+    """Marks the codes of a whole tensor that do not match its scale."""
 
-    live = 0  # without any, a check costs nothing
+    live = 0  # number of marks; 0 makes the check cheap
 
     def __init__(self, codes: torch.Tensor, columnwise: bool, change: str) -> None:
         span = 1 + sum((n - 1) * step for n, step in zip(codes.shape, codes.stride(), strict=True))
-        # Zero is zero under every scale.
+        # Code 0 is value 0 under every scale.
         self.mask = codes.as_strided((span,), (1,), codes.storage_offset()) != 0
         self.first = codes.storage_offset()
         self.line = codes.shape[-1]
@@ -35,13 +35,13 @@ class StaleCodes:
         self.change = change  # of the scale, for the message
 
     def of(self, tensor: SchemeStorage) -> torch.Tensor:
-        """Returns the marks of the codes of an alias or a part, as a view."""
+        """Returns the marks for the codes of an alias or a part, as a view."""
         codes = tensor.__dict__[tensor.COLUMNWISE if self.columnwise else tensor.ROWWISE]
         offset = codes.storage_offset() - self.first
         return self.mask.as_strided(codes.shape, codes.stride(), offset)
 
     def rows(self) -> tuple[int, int]:
-        """Returns the first and the last row with such codes."""
+        """Returns the first and the last row with marked codes."""
         found = self.mask.nonzero().reshape(-1)
         rows = found % self.line if self.columnwise else found // self.line
         return int(rows.min()), int(rows.max())
@@ -64,17 +64,17 @@ def _forget(tensor: SchemeStorage) -> None:
 
 
 def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
-    """Gives `dst` the scales of `src`, whose codes it is about to take.
+    """Copies the scales of `src` to `dst`, before its codes are copied.
 
-    If `dst` is a part and a scale changes, all other codes of the whole are stale. Without values
-    no scale changes.
+    If `dst` is a part and a scale changes, all other codes of the whole become stale. For tensors
+    without values no scale changes.
     """
     pairs = {
         name: (dst.__dict__[name], src.__dict__[name])
         for name in dst._shared_names()
         if dst.__dict__[name] is not None and src.__dict__[name] is not None
     }
-    # Only of a part: a comparison needs values, which a graph does not have.
+    # Only for a part, because a comparison needs values, which a graph does not have.
     if dst._cut is not None and pairs:
         if not all(map(_native.has_values, next(iter(pairs.values())))):
             return
@@ -98,7 +98,7 @@ def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
 
 
 def note_write(tensor: SchemeStorage) -> None:
-    """Takes the codes of `tensor`, which were written under its scales, off the stale ones."""
+    """Removes the marks of the codes of `tensor`, which were written with its scales."""
     if not StaleCodes.live:
         return
     mark = _find(tensor)
@@ -111,7 +111,7 @@ def note_write(tensor: SchemeStorage) -> None:
 
 
 def require_fresh(tensor: SchemeStorage) -> None:
-    """Raises RuntimeError if `tensor` has codes that have lost their scale."""
+    """Raises RuntimeError if `tensor` has stale codes."""
     if not StaleCodes.live:
         return
     mark = _find(tensor)

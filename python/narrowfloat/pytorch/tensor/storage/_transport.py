@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts buffers to the form in which ranks that hold rows of one tensor send them: rows first,
-without rows of padding. The planner tells which dimension of a buffer holds rows, and how many."""
+"""Converts buffers for transport between ranks that share a tensor's rows: rows first, unpadded.
+The planner defines the dimension and number of a buffer's rows.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,7 @@ from narrowfloat.pytorch._types import Quantized
 
 
 class RowAxis(NamedTuple):
-    """The dimension of a buffer that grows with the tensor's first one, the entries that `step`
-    indices of the tensor's first dimension add there, and the flattened rows behind an entry."""
+    """The buffer dimension of rows, its entries per `step` indices, and the rows per entry."""
 
     axis: int
     entries: int
@@ -26,7 +26,7 @@ class RowAxis(NamedTuple):
     rows: int
 
     def count(self, length: int) -> int:
-        """Returns the entries of a tensor whose first dimension has `length` indices."""
+        """Returns the number of entries for `length` indices in the tensor's first dimension."""
         return -(-length * self.entries // self.step)
 
 
@@ -42,9 +42,9 @@ def _step(spec: _core.QuantSpec) -> int:
 
 @lru_cache
 def row_axis(spec: _core.QuantSpec | None, role: str, rest: tuple[int, ...]) -> RowAxis | None:
-    """Finds how the buffer of a role follows the rows of a tensor of shape `(n, *rest)`.
+    """Returns the axis of rows in a role's buffer, for a tensor of shape `(n, *rest)`.
 
-    Returns None for a buffer that all rows share, such as the scale of the tensor. Without a spec
+    Returns None for a buffer shared by all rows, such as the scale of the tensor. Without a spec
     the buffer holds the values.
     """
     if spec is None:
@@ -59,7 +59,7 @@ def row_axis(spec: _core.QuantSpec | None, role: str, rest: tuple[int, ...]) -> 
 
 
 class Route(NamedTuple):
-    """A buffer of a storage on its way: its field, role and rows."""
+    """A buffer of a storage in transport: its field, role and rows."""
 
     name: str
     spec: _core.QuantSpec | None  # None: the buffer holds the values
@@ -68,20 +68,20 @@ class Route(NamedTuple):
     rows: RowAxis
 
     def planned(self, length: int) -> tuple[int, ...]:
-        """Returns the shape of the stored buffer of a tensor of `length` first indices."""
+        """Returns the stored shape of the buffer, for `length` indices in the first dimension."""
         if self.spec is None:
             return (length, *self.rest)
         plan = _native.plan(self.spec, (length, *self.rest))
         return next(b.shape for b in plan if b.role == self.role)
 
     def sent(self, length: int) -> tuple[int, ...]:
-        """Returns the shape of the buffer as it is sent."""
+        """Returns the sent shape of the buffer."""
         stored = list(self.planned(length))
         stored.pop(self.rows.axis)
         return (self.rows.count(length), *stored)
 
     def extract(self, buffer: torch.Tensor, length: int, padded: int) -> torch.Tensor:
-        """Returns the buffer of `length` first indices as one of `padded` is sent."""
+        """Returns the buffer of `length` first indices in the sent form, padded to `padded`."""
         axis, count = self.rows.axis, self.rows.count(length)
         if buffer.dim() != len(self.planned(length)):
             raise NotImplementedError(
@@ -95,21 +95,21 @@ class Route(NamedTuple):
         return (moved if tuple(moved.shape) == wanted else _grown(moved, wanted)).contiguous()
 
     def stored(self, buffer: torch.Tensor, length: int) -> torch.Tensor:
-        """Returns a buffer that has arrived as a tensor of `length` first indices stores it."""
+        """Returns a received buffer in the stored form, for `length` first indices."""
         axis, wanted = self.rows.axis, self.planned(length)
         moved = buffer if axis == 0 else buffer.movedim(0, axis).contiguous()
         return moved if tuple(moved.shape) == wanted else _grown(moved, wanted)
 
 
 def _grown(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a buffer of `shape` that begins with `buffer` and goes on with zeros."""
+    """Returns a buffer of `shape` that begins with `buffer`, followed by zeros."""
     grown = buffer.new_zeros(shape)
     grown[tuple(slice(size) for size in buffer.shape)].copy_(buffer)
     return grown
 
 
 def fields_of(storage: Quantized, directions: Sequence[str]) -> tuple[str, ...]:
-    """Returns the fields of these directions that hold rows, in the order of sending."""
+    """Returns the fields of these directions that have rows, in the order of sending."""
     return tuple(name for name, axis in _fields(storage, directions) if axis is not None)
 
 
@@ -138,7 +138,7 @@ def _fields(storage: Quantized, directions: Sequence[str]) -> list[tuple[str, Ro
 
 
 def routes(storage: Quantized, names: Sequence[str]) -> list[Route]:
-    """Returns the ways of these fields."""
+    """Returns the routes of these fields."""
     roles = {name: role for role, name in reversed(_named_roles(storage))}
     ways = [way for way in ("rowwise", "columnwise") if any(way in roles[name] for name in names)]
     spec = storage._transport_spec(ways)
@@ -152,7 +152,7 @@ def routes(storage: Quantized, names: Sequence[str]) -> list[Route]:
 
 
 def require_whole_blocks(storage: Quantized, names: Sequence[str], length: int) -> None:
-    """Raises RuntimeError unless `length` first indices end with a block of each field."""
+    """Raises RuntimeError unless `length` first indices are whole blocks of each field."""
     for route in routes(storage, names):
         count = length * math.prod(route.rest[:-1])
         if count % route.rows.rows != 0:
@@ -165,9 +165,9 @@ def require_whole_blocks(storage: Quantized, names: Sequence[str], length: int) 
 def extract(
     storage: Quantized, names: Sequence[str], padded: int | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the fields as they are sent; `padded`: as those of a shard with so many rows.
+    """Returns the fields in the sent form; `padded`: the number of rows to pad them to.
 
-    Errors: RuntimeError for a field that is missing.
+    Errors: RuntimeError for a missing field.
     """
     length = storage._logical_shape()[0]
     padded = length if padded is None else padded
@@ -189,7 +189,7 @@ def _length(way: Route, buffer: torch.Tensor, whole: int | None) -> int:
 def gathered_shape(
     storage: Quantized, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None
 ) -> torch.Size:
-    """Returns the shape of the tensor that gathered buffers make."""
+    """Returns the shape of the tensor made from gathered buffers."""
     first = routes(storage, names)[0]
     return torch.Size((_length(first, buffers[0], whole), *first.rest))
 
@@ -200,10 +200,10 @@ def restore(
     buffers: Sequence[torch.Tensor],
     whole: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Returns the fields of the tensor that gathered buffers make.
+    """Returns the fields of the tensor made from gathered buffers.
 
-    `whole`: its first indices, what is more is padding; None: as many as the buffers have.
-    Errors: RuntimeError if the buffers do not fit each other.
+    `whole`: the size of its first dimension, the rest is padding; None: all indices.
+    Errors: RuntimeError if the shapes of the buffers do not agree.
     """
     ways = routes(storage, names)
     length = _length(ways[0], buffers[0], whole)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 under an fp32 scale per block: runs along each direction, or square tiles."""
+"""FP8 with an fp32 scale per block: 1x128 blocks along each direction, or square tiles."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _FromFloat8BlockwiseFunc = _DequantizeFunc
 
 @lru_cache
 def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
-    """Returns the name of the block-scaled FP8 scheme with these elements."""
+    """Returns the name of the block-scaled FP8 scheme with this element type."""
     return _core.fp8_block_scheme(element_of(fp8_dtype), tiles)
 
 
 class Float8BlockwiseQTensorStorage(BlockStorage):
-    """The buffers of a block-scaled FP8 tensor. Each argument is a field, with an underscore first.
+    """The buffers of a block-scaled FP8 tensor. Each argument is a field, with the prefix _.
 
     rowwise_data: uint8 codes; None without the direction.
     columnwise_data: uint8 codes of the transpose, the last dimension first, or None.
     rowwise_scale_inv, columnwise_scale_inv: float32, padded; None without the direction.
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     quantizer: a Float8BlockQuantizer, which is copied, or None.
     is_2D_scaled: whether blocks are 128x128 tiles; else they are 1x128.
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
@@ -64,7 +64,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises AssertionError if a direction cannot be made, or none would be left."""
+        """Raises AssertionError if a direction cannot be derived, or none would remain."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         assert rowwise or columnwise, (
@@ -95,7 +95,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         self._derive_columnwise()
 
     def _transpose_columnwise_data(self) -> None:
-        """Transposes the columnwise codes, in the place of the old buffer."""
+        """Transposes the columnwise codes, and replaces the old buffer."""
         if self._columnwise_data is None:
             return
         codes = self._columnwise_data
@@ -128,6 +128,6 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         return self._is_2D_scaled
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Raises RuntimeError unless the rows are whole blocks of each direction."""
+        """Returns the buffers. Errors: RuntimeError unless rows are whole blocks both ways."""
         transport.require_whole_blocks(self, self.fsdp_buffer_fields(), self._logical_shape()[0])
         return super().fsdp_extract_buffers()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Per-tensor FP8: codes, their transpose as a cache, one scale_inv."""
+"""Per-tensor FP8: codes, their transpose as a cache, and one scale_inv."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _NATIVE, _M_MAJOR = "native", "columnwise_m_major"
 
 @lru_cache
 def float8_scheme(fp8_dtype: DType) -> str:
-    """Returns the name of the per-tensor scheme with these elements."""
+    """Returns the name of the per-tensor scheme with this element type."""
     return _core.per_tensor_scheme(element_of(fp8_dtype))
 
 
 def to_columnwise(shape: Sequence[int]) -> torch.Size:
-    """Returns the shape of the transpose: the last dimension first."""
+    """Returns the shape of the transpose, with the last dimension first."""
     return torch.Size(shape) if len(shape) < 2 else torch.Size((shape[-1], *shape[:-1]))
 
 
 def from_columnwise(shape: Sequence[int]) -> torch.Size:
-    """Returns the shape of the tensor whose transpose has `shape`."""
+    """Returns the shape of the tensor from the shape of its transpose."""
     return torch.Size(shape) if len(shape) < 2 else torch.Size((*shape[1:], shape[0]))
 
 
 class Float8TensorStorage(SchemeStorage):
     """The buffers of a per-tensor FP8 tensor. `_transpose_invalid` marks a stale transpose.
 
-    data: uint8 codes, the field `_data`; None if there is a transpose alone.
+    data: uint8 codes, the field `_data`; None if there is only a transpose.
     data_transpose: the same codes with the last dimension first, the field `_transpose`, or None.
     fp8_scale_inv: float32 of one element for both, the field `_scale_inv`.
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     quantizer: a quantizer of per-tensor FP8, which is copied, or None.
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
     """
@@ -104,7 +104,7 @@ class Float8TensorStorage(SchemeStorage):
             raise RuntimeError(f"{self.__class__.__name__} has no valid data to dequantize")
 
     def clear(self) -> None:
-        # _scale_inv is shared with other tensors.
+        # Keeps _scale_inv, which other tensors share.
         for tensor in (self._data, self._transpose):
             if tensor is not None:
                 tensor.data = empty_like_device(tensor)
@@ -122,10 +122,10 @@ class Float8TensorStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises RuntimeError if codes are asked for that are gone, or a transpose of them."""
+        """Updates directions. Errors: RuntimeError for dropped codes or a transpose of them."""
         has_data, has_transpose = self._data is not None, self._has_columnwise()
         if self._reads_any_layout():
-            # Codes serve both directions, and no transpose is kept.
+            # Products read the codes in both directions, so there is no transpose.
             if rowwise_usage is None and columnwise_usage is None:
                 return
             needs_data, needs_transpose = bool(rowwise_usage or columnwise_usage), False
@@ -148,7 +148,7 @@ class Float8TensorStorage(SchemeStorage):
         name_tensor(self)
 
     def _create_transpose(self) -> None:
-        """Writes the codes to the transpose; without codes there is nothing to do."""
+        """Writes the codes to the transpose; does nothing without codes."""
         if self._data is None:
             return
         data = self._data.contiguous()
@@ -164,15 +164,13 @@ class Float8TensorStorage(SchemeStorage):
         if self._aliases is not None:
             self._aliases.add(self)
 
-    _aliases: aliases.Aliases | None = None  # over the same codes
+    _aliases: aliases.Aliases | None = None  # of tensors over the same codes
 
     def _make_view(self, shape: torch.Size) -> Self:
         return self._mark_view(super()._make_view(shape))
 
     def _mark_view(self, view: Self) -> Self:
-        """Returns `view`, whose other direction follows when this tensor is written, and the
-        reverse.
-        """
+        """Returns `view`, as an alias: a write to either updates the other direction of both."""
         aliases.join(self, view)
         return view
 
@@ -194,7 +192,7 @@ class Float8TensorStorage(SchemeStorage):
     # Views.
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
-        """Raises NotImplementedError for a new shape if there is a transpose alone."""
+        """Returns the buffers. Errors: NotImplementedError for a new shape of a transpose only."""
         if self._data is None:
             if shape != self._logical_shape():
                 raise NotImplementedError(
@@ -212,7 +210,7 @@ class Float8TensorStorage(SchemeStorage):
             "data_transpose": self._transpose if fits else None,
         }
 
-    # Sends between ranks that hold rows of one tensor.
+    # Transport between ranks that hold rows of one tensor.
 
     def _derives_columnwise(self) -> bool:
         return True
@@ -224,9 +222,9 @@ class Float8TensorStorage(SchemeStorage):
         return ("_data",) if self._data is not None else ("_transpose",)
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Returns codes, or those of the transpose with their rows first.
+        """Returns the codes, or the transposed codes with rows first.
 
-        Errors: RuntimeError if there is only a transpose, and it is stale.
+        Errors: RuntimeError if there is only a stale transpose.
         """
         if self._data is None and not self._has_columnwise():
             raise RuntimeError("fsdp_extract_buffers: the transpose is invalid")
@@ -237,7 +235,7 @@ class Float8TensorStorage(SchemeStorage):
         }
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Raises RuntimeError for another number of buffers or an unknown layout."""
+        """Replaces the buffers. Errors: RuntimeError for another number or an unknown layout."""
         layout = meta.get("transport_layout", _NATIVE)
         if layout not in (_NATIVE, _M_MAJOR):
             raise RuntimeError(f"fsdp_assign_gathered: unknown transport_layout {layout!r}")

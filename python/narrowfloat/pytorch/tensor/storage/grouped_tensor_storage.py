@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of one type and format, stored one after another in flat buffers."""
+"""Tensors of one type and format, concatenated in flat buffers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAVED = (
     "last_dims",
     "tensor_offsets",
 )
-# Constructor arguments beside the shape and the type, and the fields that they fill.
+# Constructor arguments other than the shape and the type, and their fields.
 _ARGUMENTS = {
     "num_tensors": "num_tensors",
     "shapes": "tensor_shapes",
@@ -56,7 +56,7 @@ MemberBuffers = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def prefix_sums(sizes: Iterable[int]) -> list[int]:
-    """Returns 0, then the sum of the first, of the first two, ..."""
+    """Returns 0, then the sums of the first 1, 2, ... sizes."""
     sums = [0]
     for size in sizes:
         sums.append(sums[-1] + int(size))
@@ -69,34 +69,34 @@ def member_buffers(quantizer: Quantizer, shape: tuple[int, ...]) -> MemberBuffer
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
     if quantizer.STORAGE._shares_scale:
-        buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
+        buffers.pop("columnwise_scale_inv", None)  # one vector is used for both directions
     return buffers
 
 
 class GroupedTensorStorage:
-    """Flat buffers of `num_tensors` members, and where each begins.
+    """Flat buffers of `num_tensors` members, and the offset of each.
 
     `logical_shape`: the members stacked, `[n * M, K]`; with `first_dims` `[sum, K]`, with
     `last_dims` `[M, sum]`, with both `[1, total]`.
 
     shape: the logical shape. dtype: the nominal type. requires_grad, stride: of GroupedTensor;
     a storage ignores them.
-    num_tensors: the number of members. shapes: of each member; None if they follow from the sizes.
-    quantizer: of the members; None for plain ones.
-    data, columnwise_data: flat codes, or values, of the members one after another, or None.
+    num_tensors: the number of members. shapes: of each member; None to compute them from the sizes.
+    quantizer: of the members; None for plain members.
+    data, columnwise_data: flat codes, or values, of all members in order, or None.
     scale_inv, columnwise_scale_inv: their flat scales, or None.
     amax, columnwise_amax, scale: float32, one element per member, or None.
-    first_dims, last_dims: int64, one size per member; None where all have the same.
-    tensor_offsets, offsets: where members begin, in elements, as a tensor and as a list.
-    scale_inv_offsets, columnwise_scale_inv_offsets: where the scales of members begin.
+    first_dims, last_dims: int64, one size per member; None if all are equal.
+    tensor_offsets, offsets: of the members, in elements, as a tensor and as a list.
+    scale_inv_offsets, columnwise_scale_inv_offsets: of the members' scales.
     with_gemm_swizzled_scales, row_scaled_nvfp4, nvfp4_use_4over6, nvfp4_e4m3_max: as in
         NVFP4TensorStorage.
     Errors: TypeError for another argument.
     """
 
-    TENSOR: ClassVar[type]  # the class that autograd can hold
+    TENSOR: ClassVar[type]  # the class with autograd
 
-    # Fields, by _ARGUMENTS; buffers are flat, None where they are not there.
+    # Fields, by _ARGUMENTS; buffers are flat, None if they are absent.
     num_tensors: int
     logical_shape: tuple[int, int]
     fake_dtype: torch.dtype
@@ -130,7 +130,7 @@ class GroupedTensorStorage:
     def _set_fields(
         self, shape: tuple[int, int], dtype: torch.dtype, fields: dict[str, Any]
     ) -> None:
-        """Sets the fields. Raises TypeError for an unknown argument."""
+        """Sets the fields. Errors: TypeError for an unknown argument."""
         for name in fields:
             if name not in _ARGUMENTS:
                 raise TypeError(f"GroupedTensor has no argument {name!r}")
@@ -165,14 +165,14 @@ class GroupedTensorStorage:
         return self.first_dims is not None and self.last_dims is not None
 
     def get_common_first_dim(self) -> int:
-        """Raises RuntimeError if it varies."""
+        """Returns the first dimension of all members. Errors: RuntimeError if it varies."""
         if not self.all_same_first_dim():
             raise RuntimeError("First dim varies across tensors")
         rows = self.logical_shape[0]
         return rows // self.num_tensors if self.all_same_shape() else rows
 
     def get_common_last_dim(self) -> int:
-        """Raises RuntimeError if it varies."""
+        """Returns the last dimension of all members. Errors: RuntimeError if it varies."""
         if not self.all_same_last_dim():
             raise RuntimeError("Last dim varies across tensors")
         return self.logical_shape[1]
@@ -189,7 +189,7 @@ class GroupedTensorStorage:
             )
         return self.tensor_shapes
 
-    # Making.
+    # Construction.
 
     @staticmethod
     def make_grouped_tensor_with_shapes(
@@ -199,7 +199,7 @@ class GroupedTensorStorage:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> GroupedTensorStorage:
-        """Returns a group of members of these shapes, as make_grouped_tensor() does.
+        """Returns a group of members with these shapes, as make_grouped_tensor().
 
         Errors: AssertionError if the last dimensions differ.
         """
@@ -222,10 +222,10 @@ class GroupedTensorStorage:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> GroupedTensorStorage:
-        """Returns a group whose buffers are not initialised.
+        """Returns a group with uninitialised buffers.
 
         Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
-        without a type where there is no quantizer.
+        without a quantizer and a type.
         """
         shapes = shapes_of(num_tensors, first_dims, last_dims, logical_first_dim, logical_last_dim)
         total = logical_first_dim * logical_last_dim
@@ -261,9 +261,9 @@ class GroupedTensorStorage:
         dtype: torch.dtype | None = None,
         internal: bool = False,
     ) -> GroupedTensorStorage:
-        """Returns a group without a quantizer over values that exist; nothing is copied.
+        """Returns a group without a quantizer over existing values, without a copy.
 
-        Errors: ValueError for a count, a rank or a size that does not fit.
+        Errors: ValueError for a wrong count, rank or size.
         """
         member = tuple(int(size) for size in tensor_shape)
         if num_tensors < 1:
@@ -292,28 +292,28 @@ class GroupedTensorStorage:
     # Members.
 
     def _members_quantizer(self) -> Quantizer | None:
-        """Returns the quantizer that says what members look like; None for plain ones."""
+        """Returns the quantizer that defines the members' buffers; None for plain members."""
         return self.quantizer
 
     def _keep_members(self) -> None:
-        """Stores the members; to be called when buffers or the quantizer were replaced."""
+        """Stores the members; must be called after buffers or the quantizer were replaced."""
         self.quantized_tensors = self.split_into_quantized_tensors()
 
     def _mark_swizzled(self) -> None:
-        """Notes that the scales are swizzled; the quantizer says what members look like."""
+        """Records that the scales are swizzled, also in the quantizer."""
         self._with_gemm_swizzled_scales = True
         self.quantizer = self.quantizer.copy()
         self.quantizer.optimize_for_gemm = True
         self._keep_members()
 
     def _mark_columnwise(self) -> None:
-        """Notes that columnwise buffers were added."""
+        """Records that columnwise buffers were added."""
         self.quantizer = self.quantizer.copy()
         self.quantizer.set_usage(columnwise=True)
         self._keep_members()
 
     def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
-        """Returns a group of this shape without a quantizer, not initialised."""
+        """Returns an uninitialised group of this shape without a quantizer."""
         return GroupedTensorStorage.make_grouped_tensor(
             self.num_tensors,
             self.first_dims,
@@ -329,7 +329,7 @@ class GroupedTensorStorage:
         return self._split()
 
     def _split(self) -> list[Any]:
-        """Returns members whose writes autograd does not count."""
+        """Returns members; autograd does not count writes to them."""
         shapes = self._member_shapes()
         quantizer = self._members_quantizer()
         if quantizer is None:
@@ -357,7 +357,7 @@ class GroupedTensorStorage:
     def _member(
         self, quantizer: Quantizer, shape: tuple[int, ...], begins: dict[str, int]
     ) -> Quantized:
-        """Returns one member; `begins` moves on to the next one's buffers."""
+        """Returns one member; advances `begins` to the next member's buffers."""
         names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
         attributes = {field: names[role] for role, field in _FIELDS.items()}
         tensors: dict[str, torch.Tensor] = {}
@@ -396,7 +396,7 @@ class GroupedTensorStorage:
         return group
 
     def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], GroupedTensorStorage]:
-        """Moves the buffers out of this object; restore_from_saved() moves them in again."""
+        """Returns the buffers and removes them here; restore_from_saved() restores them."""
         tensors = [getattr(self, name) for name in _SAVED]
         for name in _SAVED:
             setattr(self, name, None)
@@ -406,13 +406,13 @@ class GroupedTensorStorage:
     def restore_from_saved(
         self, tensors: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
-        """Takes its buffers from the front and returns what is left."""
+        """Restores the buffers from the first tensors, and returns the remaining tensors."""
         for name, tensor in zip(_SAVED, tensors, strict=False):
             setattr(self, name, tensor)
         return tensors[len(_SAVED) :]
 
     def clear(self) -> None:
-        """Forgets every buffer and every shape."""
+        """Removes every buffer and every shape."""
         for name in (*_SAVED, "quantizer", "quantized_tensors", "offsets"):
             setattr(self, name, None)
         self.scale_inv_offsets = self.columnwise_scale_inv_offsets = None
@@ -454,7 +454,7 @@ def offsets_of(
     first_dims: torch.Tensor | None,
     last_dims: torch.Tensor | None,
 ) -> dict[str, Any]:
-    """Returns where members begin, in elements: for the host, and as a tensor where they differ."""
+    """Returns the members' offsets in elements: as a list, and as a tensor if sizes vary."""
     offsets = prefix_sums(math.prod(shape) for shape in shapes)
     sizes = first_dims if first_dims is not None else last_dims
     if sizes is None:
@@ -469,8 +469,8 @@ def allocate(
     total: int,
     device: torch.device | str | None,
 ) -> dict[str, Any]:
-    """Returns constructor arguments of the flat buffers; `total` elements, more than members may
-    fill.
+    """Returns constructor arguments of the flat buffers. total: elements, which may exceed the
+    members'.
     """
     members = [member_buffers(quantizer, shape) for shape in shapes]
     fields: dict[str, Any] = {
@@ -488,13 +488,13 @@ def allocate(
             count = total // per_byte
         dtype = members[0][field][0]
         argument = "data" if field == "rowwise_data" else field
-        # An empty member is never filled, and its amax is 0.
+        # An empty member is never written, and its amax is 0.
         make = torch.zeros if field.endswith("amax") else torch.empty
         fields[argument] = make(count, dtype=dtype, device=device)
         if field.endswith("scale_inv"):
             fields[f"{field}_offsets"] = sizes
     if quantizer.STORAGE._shares_scale:
-        fields["scale_inv"].fill_(1)  # that of an empty member
+        fields["scale_inv"].fill_(1)  # the scale_inv of an empty member
         if quantizer._directions()[1]:
             fields["columnwise_scale_inv"] = fields["scale_inv"]
             fields["columnwise_scale_inv_offsets"] = fields["scale_inv_offsets"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two storages, one for each direction, that need not have the same format."""
+"""Two storages, one per direction, which may have different formats."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def name_of(child: QuantizedTensorStorage | None) -> str:
-    """Returns the class of a child, for texts."""
+    """Returns the class name of a child, for messages."""
     return "None" if child is None else type(child).__name__
 
 
 class HybridQuantizedTensorStorage(QuantizedTensorStorage):
-    """Two storages, one per direction. Each argument is a field, with an underscore before it.
+    """Two storages, one per direction. Each argument is a field, with the prefix _.
 
     rowwise_storage, columnwise_storage: quantized tensors or bare storages; None without the
         direction.
@@ -79,7 +79,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return self._columnwise_storage
 
     def _children(self) -> list[QuantizedTensorStorage]:
-        """Returns those that are there, rowwise first."""
+        """Returns the present children, rowwise first."""
         children = (self._rowwise_storage, self._columnwise_storage)
         return [child for child in children if child is not None]
 
@@ -93,7 +93,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return children[0]
 
     def _part_buffers(self) -> list[torch.Tensor]:
-        """Returns the buffers, if writing a child may be refused for its values."""
+        """Returns the buffers if a write to a child may raise because of its values; else []."""
         children: list[Any] = [c for c in self._children() if isinstance(c, torch.Tensor)]
         if not any(child._is_part() for child in children):
             return []
@@ -114,7 +114,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def _cloned_buffers(
         self, memory_format: torch.memory_format = torch.preserve_format
     ) -> dict[str, Any]:
-        """Returns constructor arguments of children that share nothing with these."""
+        """Returns constructor arguments of children that share no memory with these."""
         return self._map(lambda child: child._rebuild(**child._cloned_buffers(memory_format)))
 
     def get_metadata(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises RuntimeError, before anything changes, for a direction that is gone."""
+        """Drops or requires directions. Errors: RuntimeError, before changes, for a dropped one."""
         wanted = {"rowwise": rowwise_usage, "columnwise": columnwise_usage}
         usages = self.get_usages()
         for direction, usage in wanted.items():
@@ -192,7 +192,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def get_data_tensors(
         self, rowwise_data: bool = True, columnwise_data: bool = True
     ) -> tuple[Any, ...]:
-        """Returns the data tensors of the children, one after another."""
+        """Returns the data tensors of the children, concatenated."""
         if not (rowwise_data or columnwise_data):
             raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
         tensors: tuple[Any, ...] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor that stays in high precision where quantized ones are expected."""
+"""A tensor in high precision, in places that expect quantized tensors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
 class IdentityTensorStorage(SchemeStorage):
-    """The buffer of a tensor that stays in high precision.
+    """The buffer of a tensor in high precision.
 
     hp_data: the values, for both directions; the field is `_hp_data`.
     quantizer: an IdentityQuantizer, which is copied, or None.
-    fake_dtype: the nominal type, which dequantize() returns; None is that of the values.
+    fake_dtype: the nominal type, which dequantize() returns; None is the type of the values.
     """
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
@@ -41,7 +41,7 @@ class IdentityTensorStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Does nothing: one buffer serves both directions."""
+        """Does nothing: both directions use one buffer."""
 
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": True, "columnwise": True}
@@ -63,7 +63,7 @@ class IdentityTensorStorage(SchemeStorage):
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         return {"hp_data": self._hp_data.view(shape)}
 
-    # Sends between ranks that hold rows of one tensor: the values, for both directions.
+    # Transport between ranks that hold rows of one tensor: the values, for both directions.
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         return ("_hp_data",)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXFP8: codes of both directions under E8M0 scales."""
+"""MXFP8: codes of both directions with E8M0 scales."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _FromMXFP8Func = _DequantizeFunc
 
 @lru_cache
 def mxfp8_scheme(fp8_dtype: DType, tiles: bool) -> str:
-    """Returns the name of the MXFP8 scheme with these elements."""
+    """Returns the name of the MXFP8 scheme with this element type."""
     return _core.mx_scheme(element_of(fp8_dtype), tiles)
 
 
 class MXFP8TensorStorage(BlockStorage):
-    """The buffers of an MXFP8 tensor. Each argument is a field, with an underscore before it.
+    """The buffers of an MXFP8 tensor. Each argument is a field, with the prefix _.
 
     rowwise_data, columnwise_data: uint8 codes, neither transposed; None without the direction.
     rowwise_scale_inv, columnwise_scale_inv: uint8 E8M0 codes, padded; None without the direction.
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    fp8_dtype: E4M3 or E5M2, in any form that DType.cast() accepts.
     quantizer: an MXFP8Quantizer, which is copied, or None.
     with_gemm_swizzled_scales: whether the scales are swizzled.
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
@@ -48,7 +48,7 @@ class MXFP8TensorStorage(BlockStorage):
     _with_gemm_swizzled_scales: bool
 
     def _scheme(self) -> str:
-        # Scales of tiles are stored as those of 1x32 blocks, so that one reader serves both.
+        # Scales of tiles are stored like those of 1x32 blocks, so both are read in the same way.
         return mxfp8_scheme(self._fp8_dtype, False)
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4: packed codes of both directions under E4M3 scales under an amax each."""
+"""NVFP4: packed codes of both directions, with E4M3 scales and an amax each."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ E4M3_BOUND = int(_core.E4M3_MAX)  # of the block scales, without 4over6
 
 @lru_cache
 def nvfp4_scheme(fp4_dtype: DType, tiles: bool) -> str:
-    """Returns the name of the NVFP4 scheme with these elements."""
+    """Returns the name of the NVFP4 scheme with this element type."""
     return _core.nvfp4_scheme(element_of(fp4_dtype), tiles)
 
 
 @lru_cache
 def codes_per_byte() -> int:
-    """Returns the codes that share a byte."""
+    """Returns the number of codes in a byte."""
     return _core.make_spec(nvfp4_scheme(DType.kFloat4E2M1, False)).codes_per_byte
 
 
 def _flatten_wrapper(outer: dict[str, Any]) -> None:
-    """Gives the wrapper of columns alone, which are those of the flattened tensor, its shape."""
+    """Flattens the wrapper's shape if there is only columnwise data, which are of that shape."""
     shape = outer.get("shape")
     if shape is not None and len(shape) != 2:
         outer["shape"] = torch.Size(flatten_shape(tuple(shape)))
@@ -43,16 +43,16 @@ def _flatten_wrapper(outer: dict[str, Any]) -> None:
 
 
 class NVFP4TensorStorage(BlockStorage):
-    """The buffers of an NVFP4 tensor. Each argument is a field, with an underscore before it.
+    """The buffers of an NVFP4 tensor. Each argument is a field, with the prefix _.
 
     rowwise_data: packed codes, uint8 `[*lead, K / 2]`; None without the direction.
     columnwise_data: packed codes of the flattened transpose, uint8 `[K, M / 2]`, or None.
     rowwise_scale_inv, columnwise_scale_inv: uint8 E4M3 codes, padded; None without the direction.
     amax_rowwise, amax_columnwise: float32 of one element, or one per row with row_scaled_nvfp4.
-    fp4_dtype: E2M1, in any spelling that DType.cast() reads.
+    fp4_dtype: E2M1, in any form that DType.cast() accepts.
     quantizer: an NVFP4Quantizer, which is copied, or None.
     with_gemm_swizzled_scales: whether the scales are swizzled.
-    row_scaled_nvfp4: whether each row has an amax of its own.
+    row_scaled_nvfp4: whether each row has its own amax.
     nvfp4_use_4over6: whether each block chose between two scales.
     nvfp4_e4m3_max: the largest block scale, 448 or 256.
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
@@ -90,7 +90,7 @@ class NVFP4TensorStorage(BlockStorage):
             fields["_nvfp4_e4m3_max"] = E4M3_BOUND
 
     def _scheme(self) -> str:
-        # Scales of tiles are stored for each line, as those of 1x16 blocks.
+        # Scales of tiles are stored for each line, like those of 1x16 blocks.
         return nvfp4_scheme(self._fp4_dtype, False)
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
@@ -106,7 +106,7 @@ class NVFP4TensorStorage(BlockStorage):
     def _logical_shape(self) -> torch.Size:
         if self._rowwise_data is not None:
             packed = self._rowwise_data.shape
-            if len(packed) == 2:  # the usual case, at half the cost
+            if len(packed) == 2:  # the usual case, in half the time
                 return torch.Size((packed[0], packed[1] * codes_per_byte()))
             return torch.Size((*packed[:-1], packed[-1] * codes_per_byte()))
         if self._columnwise_data is not None:
@@ -140,7 +140,7 @@ class NVFP4TensorStorage(BlockStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises RuntimeError naming the buffer that a direction lacks."""
+        """Updates directions. Errors: RuntimeError with the name of a missing buffer."""
         if rowwise_usage and columnwise_usage and self._columnwise_data is None:
             self._require_buffers("rowwise")
             self._create_columnwise()
@@ -152,7 +152,7 @@ class NVFP4TensorStorage(BlockStorage):
         return getattr(quantizer, "with_2d_quantization", False) and not quantizer.with_rht
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
-        # The protocol of hybrid tensors does not carry the amaxes.
+        # The interface of hybrid tensors does not send the amaxes.
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
         )
@@ -160,7 +160,7 @@ class NVFP4TensorStorage(BlockStorage):
     def _create_columnwise(self) -> None:
         """Derives the columnwise buffers of tiles from the rowwise ones.
 
-        Raises RuntimeError for 1x16 blocks.
+        Errors: RuntimeError for 1x16 blocks.
         """
         if not self._derives_columnwise():
             raise RuntimeError(
@@ -186,7 +186,7 @@ class NVFP4TensorStorage(BlockStorage):
     def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
         if not self._row_scaled_nvfp4:
             return True
-        if not along_rows or self._has_columnwise():  # the amax of a column spans the rows
+        if not along_rows or self._has_columnwise():  # the amax of a column covers all rows
             return False
         amaxes: Any = self._amax_rowwise
         fields["amax_rowwise"] = amaxes.narrow(0, first, count)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for TransformerEngine's native module: its entries, over the one implementation.
+"""Replaces TransformerEngine's native module: its functions, on narrowfloat's implementation.
 
-Every file holds a group of entries and lists them in its `__all__`.
+Every file has a group of these functions ("entries"), and lists them in its `__all__`.
 """
 
 from narrowfloat.pytorch.tex import (
@@ -81,7 +81,7 @@ __all__ = sorted(name for group in _GROUPS for name in group.__all__)
 
 
 def __getattr__(name: str) -> object:
-    """Raises NotImplementedError naming an entry that is unknown, when it is read."""
+    """Returns an entry whose calls raise, or raises NotImplementedError for an unknown name."""
     if name in _absent.NEEDS:
         return _absent.refused(name)
     raise _absent.missing(name)

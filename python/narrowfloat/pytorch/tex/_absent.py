@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names the entries of TransformerEngine's native module that are not here, and why."""
+"""Lists the entries of TransformerEngine's native module that are missing, with the reasons."""
 
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# The feature that entries need, and the entries. They can be imported; calls are refused.
+# Missing features, and the entries that need them. These can be imported; calls raise.
 _ENTRIES_BY_NEED = {
     "NCCL's expert parallelism between GPUs": (
         "ep_combine ep_combine_bwd ep_dispatch ep_dispatch_bwd ep_finalize ep_get_zero_copy "
@@ -24,21 +24,21 @@ NEEDS = {name: need for need, names in _ENTRIES_BY_NEED.items() for name in name
 
 
 class MissingEntry(NotImplementedError, AttributeError):
-    """Names an entry that is unknown.
+    """An error for an unknown entry.
 
-    An AttributeError too: programs ask for optional entries with hasattr() and getattr().
+    Also an AttributeError, because programs test for entries with hasattr() and getattr().
     """
 
 
 def _version() -> str:
-    """Returns the release of TransformerEngine that is imported, as messages name it."""
+    """Returns the name and version of the imported TransformerEngine, for messages."""
     host = sys.modules.get("transformer_engine")
     version = getattr(host, "__version__", None)
     return "TransformerEngine" if version is None else f"TransformerEngine {version}"
 
 
 def refusal(name: str, need: str) -> NotImplementedError:
-    """Returns the error for an entry that needs what narrowfloat does not have."""
+    """Returns the error for an entry that needs a missing feature."""
     return NotImplementedError(
         f"transformer_engine_torch.{name}: needs {need}, which narrowfloat does not have "
         f"({_version()})"
@@ -46,7 +46,7 @@ def refusal(name: str, need: str) -> NotImplementedError:
 
 
 def refused(name: str) -> Callable[..., NoReturn]:
-    """Returns an entry whose calls raise NotImplementedError with the entry's need."""
+    """Returns a function that raises NotImplementedError with the missing feature."""
 
     def entry(*args: Any, **kwargs: Any) -> NoReturn:
         raise refusal(name, NEEDS[name])
@@ -56,7 +56,7 @@ def refused(name: str) -> Callable[..., NoReturn]:
 
 
 def missing(name: str) -> AttributeError:
-    """Returns the error for a name that is no entry of a release that narrowfloat knows."""
+    """Returns the error for a name that is not an entry of a supported release."""
     if name.startswith("_"):
         return AttributeError(f"module 'narrowfloat.pytorch.tex' has no attribute {name!r}")
     return MissingEntry(

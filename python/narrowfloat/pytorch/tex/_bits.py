@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs booleans into bytes: the first of eight is the lowest bit."""
+"""Packs booleans into bytes; the first of eight is the lowest bit."""
 
 import torch
 from torch.nn import functional
@@ -14,7 +14,7 @@ def _weights(device: torch.device) -> torch.Tensor:
 
 
 def pack(booleans: torch.Tensor) -> torch.Tensor:
-    """Returns the last dimension as bytes, filled up with False."""
+    """Packs the last dimension into bytes, padded with False."""
     filled = functional.pad(booleans, (0, -booleans.shape[-1] % BITS))
     groups = filled.unflatten(-1, (-1, BITS)) if filled.numel() else filled[..., None]
     return (groups * _weights(booleans.device)).sum(-1, dtype=torch.uint8)

@@ -3,4 +3,4 @@
 
 __all__: list[str] = []
 
-CACHED_ELEMENTS = 2**18  # of a part that stays in a cache: 1 MiB in float32
+CACHED_ELEMENTS = 2**18  # a part of 1 MiB in float32, which fits in a cache

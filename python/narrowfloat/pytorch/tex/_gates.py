@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines the activation functions once: values, derivatives, and how gated ones combine them."""
+"""Defines the activation functions: values, derivatives, and gated combinations."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,9 +14,9 @@ _aten = torch.ops.aten
 
 
 class Function(NamedTuple):
-    """Holds a function of float32 tensors and its product with a gradient.
+    """A function of float32 tensors, and its derivative times a gradient.
 
-    rounds_once: both are one operator of PyTorch, which computes in float32 for narrower dtypes too
+    rounds_once: both are one operator of PyTorch, which also computes narrower dtypes in float32
     and rounds the result.
     """
 
@@ -26,7 +26,7 @@ class Function(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """Holds the two factors of a gated activation: act(first half) * linear(second half)."""
+    """The two factors of a gated activation: act(first half) * linear(second half)."""
 
     act: Function
     linear: Function | None = None  # None is the identity
@@ -103,8 +103,8 @@ def clamped_swish(limit: float, alpha: float, offset: float) -> Gate:
 def halves(x: Tensor, interleave: int = 0) -> tuple[Tensor, Tensor]:
     """Returns views of the gated and the linear half of the last dimension.
 
-    Both have shape (rows, blocks, columns of a block). interleave: columns that alternate between
-    the halves; 0 puts each half in one piece.
+    Both have shape (rows, blocks, columns of a block). interleave: columns per block of each half;
+    0 for contiguous halves.
     """
     width = x.shape[-1] // 2
     columns = interleave or width or 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds and quantizes the float32 results of norms and activations where a GPU's kernels do."""
+"""Rounds and quantizes the float32 results of norms and activations as a GPU's kernels do."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__: list[str] = []
 
 
 def _keeps_float32(quantizer: Quantizer | None) -> bool:
-    """Returns whether a kernel writes codes of float32 values: if their scale is given."""
+    """Returns whether a kernel quantizes float32 values directly: if their scale is given."""
     return quantizer is not None and native(quantizer).SCALE_IS_GIVEN
 
 
 def _measures_float32(quantizer: Quantizer | None) -> bool:
-    """Returns whether an activation's kernel takes the amax of values that are not rounded yet."""
+    """Returns whether an activation's kernel computes the amax from unrounded values."""
     own = native(quantizer)
     if isinstance(own, NVFP4Quantizer):
         transforms = own.with_rht and own.with_post_rht_amax
@@ -34,23 +34,23 @@ def _measures_float32(quantizer: Quantizer | None) -> bool:
 
 
 def working_dtype(quantizer: Quantizer | None, dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype in which an activation is needed: float32 or the nominal dtype."""
+    """Returns the dtype in which an activation is computed: float32 or the nominal dtype."""
     exact = _keeps_float32(quantizer) or _measures_float32(quantizer)
     return torch.float32 if exact else dtype
 
 
 def sums_float32(quantizer: Quantizer | None) -> bool:
-    """Returns whether a bias gradient is the sum of values that are not rounded yet."""
+    """Returns whether a bias gradient is the sum of unrounded values."""
     return _keeps_float32(quantizer) or isinstance(native(quantizer), MXFP8Quantizer)
 
 
 def deliver_activation(
     value: torch.Tensor, dtype: torch.dtype, quantizer: Quantizer | None
 ) -> TensorLike:
-    """Returns deliver(), with the amax that an activation's kernel takes.
+    """Returns deliver(), with the amax that an activation's kernel computes.
 
-    Under current scaling and in NVFP4 the amax is that of the float32 values, and the codes are of
-    rounded ones. Requires: `value` has the dtype that working_dtype() names.
+    With current scaling and NVFP4 the amax is of the float32 values, and the codes are of rounded
+    ones. Requires: `value` has the dtype of working_dtype().
     """
     plain = dtype == torch.float32 or value.numel() == 0 or not _native.in_memory(value)
     if plain or not _measures_float32(quantizer):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of experts, their gradients, and the choice of the best ones."""
+"""Scores of experts, their gradients, and top-k selection."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from narrowfloat.pytorch.tex.enums import NVTERoutingMapFormat
 __all__: list[str] = []
 
 Tensor = torch.Tensor
-EPSILON = 1e-20  # added to sums before they divide
+EPSILON = 1e-20  # added to sums before they are divisors
 _SOFTPLUS_IS_LINEAR = 20.0  # above this, log(1 + exp(x)) is x in float32
 
 
@@ -27,11 +27,11 @@ def _sqrt_softplus_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 
 class Score(NamedTuple):
-    """Holds an elementwise score function, and what backward needs of it."""
+    """An elementwise score function, and the functions for its backward pass."""
 
     score: Callable[[Tensor], Tensor]
-    saved: Callable[[Tensor], Tensor]  # of the logits
-    from_saved: Callable[[Tensor], Tensor]  # the scores
+    saved: Callable[[Tensor], Tensor]  # computed from the logits, for backward
+    from_saved: Callable[[Tensor], Tensor]  # computes the scores from `saved`
     gradient: Callable[[Tensor, Tensor], Tensor]  # of (gradient of the scores, saved)
 
 
@@ -42,7 +42,7 @@ ELEMENTWISE = {
 
 
 def check_scores(entry: str, score_function: str, bias: Tensor | None = None) -> None:
-    """Raises ValueError for an unknown function, or a bias that it does not take."""
+    """Raises ValueError for an unknown function, or a bias that it does not support."""
     if score_function != "softmax" and score_function not in ELEMENTWISE:
         raise ValueError(
             f"{entry}: score_function must be softmax, sigmoid or sqrtsoftplus, got "
@@ -53,13 +53,13 @@ def check_scores(entry: str, score_function: str, bias: Tensor | None = None) ->
 
 
 def check_topk(entry: str, topk: int, experts: int) -> None:
-    """Raises ValueError unless so many of the experts can be chosen."""
+    """Raises ValueError unless topk is at least 1 and at most the number of experts."""
     if not 0 < topk <= experts:
         raise ValueError(f"{entry}: topk must be in [1, {experts}], got {topk}")
 
 
 def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k largest values of every row and their places; of equals the first come."""
+    """Returns the k largest values of every row and their indices; among equals the first ones."""
     values, places = torch.topk(scores, k, dim=-1)
     tied = ((scores >= values[:, -1:]).sum(-1) > k).nonzero()[:, 0]
     if tied.numel():
@@ -69,7 +69,7 @@ def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def routing_map_of(places: Tensor, experts: int, leading: torch.Size, format_: int) -> Tensor:
-    """Returns which experts are at `places`, as booleans (..., experts) or as bits in bytes."""
+    """Returns the routing map of the experts at `places`: booleans or packed bits."""
     selected = torch.zeros(places.shape[0], experts, dtype=torch.bool, device=places.device)
     selected = selected.scatter_(1, places, True).view(*leading, experts)
     bitmap = NVTERoutingMapFormat(int(format_)) == NVTERoutingMapFormat.BITMAP_U8
@@ -77,7 +77,7 @@ def routing_map_of(places: Tensor, experts: int, leading: torch.Size, format_: i
 
 
 def normalization_gradient(grad: Tensor, scores: Tensor, kept: Tensor | float) -> Tensor:
-    """Returns the gradient of scores that were divided by the sum of the kept ones."""
+    """Returns the gradient of scores that were divided by the sum of the kept scores."""
     kept_scores = scores * kept
     total = kept_scores.sum(-1, keepdim=True) + EPSILON
     along = (grad * kept_scores).sum(-1, keepdim=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of activation functions, plain and gated, and their gradients."""
+"""Entries for activation functions, plain and gated, and their gradients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gated_shape(entry: str, x: Tensor) -> torch.Size:
 
 
 def _argument(function: Function, x: Tensor, work: torch.dtype) -> Tensor:
-    """Returns the tensor to compute with: itself where one operator rounds its float32 result."""
+    """Returns the argument in float32; unchanged if one operator rounds its float32 result."""
     return x if function.rounds_once and work == x.dtype else x.float()
 
 
@@ -78,7 +78,7 @@ def _unary(function: Function, input: Tensor, quantizer: Quantizer | None) -> Te
 def _unary_gradient(
     entry: str, function: Function, grad: Tensor, x: Tensor, work: torch.dtype
 ) -> Tensor:
-    """Returns the gradient of an activation in `work`, or in float32."""
+    """Returns the gradient of an activation in `work` or float32."""
     check_gradient(entry, grad, x.shape)
     argument = _argument(function, x, work)
     return function.gradient(plain(grad).to(argument.dtype).view(x.shape), argument)
@@ -173,7 +173,7 @@ def dsituglu(
 
 
 def checked_situ(entry: str, beta1: float, beta2: float) -> Gate:
-    """Returns the gate of situglu. Errors: ValueError unless both bounds are finite and over 0."""
+    """Returns the gate of situglu. Errors: ValueError unless bounds are finite and positive."""
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         if not 0 < beta < float("inf"):
             raise ValueError(f"{entry}: {name} must be finite and positive, got {beta}")

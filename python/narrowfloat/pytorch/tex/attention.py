@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that convert attention's layouts and fill its caches.
+"""Entries that convert attention's layouts and fill its caches.
 
-There is no fused attention: get_fused_attn_backend() answers that no backend fits.
+There is no fused attention: get_fused_attn_backend() returns that no backend is available.
 """
 
 from collections.abc import Sequence
@@ -26,22 +26,22 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
-_CUDNN_VERSION = 91900  # 9.19.0: the first that no check of 2.20 turns away from unfused attention
+_CUDNN_VERSION = 91900  # 9.19.0: the first with unfused attention in all checks of 2.20
 
 
 def get_cudnn_version() -> int:
-    """Returns the number of a release of cuDNN that programs for these layouts accept.
+    """Returns the version of a cuDNN release that programs accept for these layouts.
 
-    It has the form that cuDNN's own query gives; nothing here calls cuDNN.
+    It has the format of cuDNN's own query; cuDNN is not called.
     """
     return _CUDNN_VERSION
 
 
 def get_fused_attn_backend(*args: Any, **kwargs: Any) -> object:
-    """Returns that no backend of fused attention fits, and why.
+    """Returns "no backend" of fused attention, and the reason.
 
-    A single argument holds all parameters since TransformerEngine 2.20.2: a pair is returned. With
-    a parameter per argument, as before, the backend alone is.
+    With a single argument for all parameters (TransformerEngine 2.20.2 and later), returns a pair.
+    With one argument per parameter, as before, returns the backend only.
     """
     backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
     one = len(args) + len(kwargs) == 1
@@ -50,7 +50,7 @@ def get_fused_attn_backend(*args: Any, **kwargs: Any) -> object:
 
 @torch.no_grad()
 def convert_thd_to_bshd(tensor: Tensor, cu_seqlens: Tensor, b: int, max_seq_len: int) -> Tensor:
-    """Returns packed sequences one per row, filled up with 0.
+    """Returns packed sequences, one per row, padded with 0.
 
     Shapes: (t, h, d) to (b, max_seq_len, h, d). Errors: ValueError if a sequence is longer.
     """
@@ -69,7 +69,7 @@ def convert_thd_to_bshd(tensor: Tensor, cu_seqlens: Tensor, b: int, max_seq_len:
 
 @torch.no_grad()
 def convert_bshd_to_thd(tensor: Tensor, cu_seqlens: Tensor, t: int) -> Tensor:
-    """Returns the first tokens of every row one after another; the rest of the result is 0.
+    """Returns the valid tokens of every row, packed; the rest of the result is 0.
 
     Shapes: (b, s, h, d) to (t, h, d). Errors: ValueError if the tokens do not fit.
     """
@@ -87,9 +87,9 @@ def convert_bshd_to_thd(tensor: Tensor, cu_seqlens: Tensor, t: int) -> Tensor:
 
 
 def _reindex(caches: tuple[Tensor, ...], slots: list[int], old_lengths: list[int]) -> None:
-    """Moves the cached tokens of every sequence to the slot of its number.
+    """Moves the cached tokens of sequence i to slot i.
 
-    slots: where the sequences were; numbers past the last descent belong to no sequence.
+    slots: the previous slots of the sequences; entries after the last decrease are unused.
     """
     descents = [i + 1 for i in range(len(slots) - 1) if slots[i + 1] < slots[i]]
     for i in range(descents[-1] if descents else len(slots)):
@@ -115,10 +115,10 @@ def copy_to_kv_cache(
     max_pages_per_seq: int,
     is_non_paged: bool,
 ) -> None:
-    """Copies new tokens of keys and values behind the cached ones of their sequences.
+    """Appends new tokens of keys and values to the cached ones of their sequences.
 
     Shapes: caches (b, max_seq_len, h, d), or pages of max_seq_len / max_pages_per_seq tokens;
-    page_table (b, max_pages_per_seq), flat or not, or the slots where the sequences were.
+    page_table (b, max_pages_per_seq), flat or not, or the previous slots of the sequences.
     cu_cached_lens counts the new tokens too.
     Errors: ValueError for another format than bshd, sbhd and thd, or a full cache.
     """
@@ -157,7 +157,7 @@ def copy_to_kv_cache(
 
 @torch.no_grad()
 def fa_prepare_fwd(qkvi: Tensor) -> Tensor:
-    """Returns queries, keys and values, apart and with the batch first, from interleaved ones.
+    """Separates interleaved queries, keys and values, with the batch dimension first.
 
     Shapes: a view (s, b, n, h) of the queries in memory of (s, b, n, 3, h), to (3, b, s, n, h).
     Errors: ValueError for another view.
@@ -189,7 +189,7 @@ def multi_tensor_transpose_to_bhsd(
     original_format: str,
     outputs: Sequence[Tensor | None] = (),
 ) -> list[Tensor | None]:
-    """Returns tensors of format "sbhd" or "bshd" as bhsd, in `outputs` where they are given.
+    """Returns tensors of format "sbhd" or "bshd" as bhsd, in `outputs` if given.
 
     None stays None. Errors: ValueError for another format or number of outputs.
     """
@@ -213,9 +213,9 @@ def multi_tensor_transpose_to_bhsd(
 
 @torch.no_grad()
 def multi_tensor_pad_last_dim(inputs: Sequence[Tensor], alignment: int) -> list[Tensor]:
-    """Returns matrices with zero columns added up to a multiple of `alignment`.
+    """Returns matrices padded with zero columns to a multiple of `alignment`.
 
-    One that needs none is returned itself if it is contiguous.
+    A contiguous matrix without need of padding is returned itself.
     """
     if alignment < 1 or any(tensor.dim() != 2 for tensor in inputs):
         raise ValueError(

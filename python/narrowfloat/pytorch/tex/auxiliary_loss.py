@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of the auxiliary loss that spreads tokens on experts evenly.
+"""Entries for the auxiliary loss that balances tokens over experts.
 
-All arithmetic is in float32. Of equal scores the expert with the lower number comes first.
+All arithmetic is in float32. Among equal scores the expert with the lower number comes first.
 """
 
 import torch
@@ -35,9 +35,9 @@ def fused_score_for_moe_aux_loss_fwd(
     score_function: str,
     routing_map_format: int = NVTERoutingMapFormat.BYTEMAP,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (scores that add up to 1 per token, routing map of the top-k, what backward needs).
+    """Returns (scores that add up to 1 per token, routing map of the top-k, tensor for backward).
 
-    Scores and the last are float32. Errors: ValueError for arguments that do not fit.
+    The first and the last are float32. Errors: ValueError for invalid arguments.
     """
     entry = "fused_score_for_moe_aux_loss_fwd"
     check_scores(entry, score_function)
@@ -64,7 +64,7 @@ def fused_score_for_moe_aux_loss_bwd(
     topk: int,
     score_function: str,
 ) -> None:
-    """Writes the gradient of fused_score_for_moe_aux_loss_fwd()'s logits to `grad_logits`."""
+    """Writes the gradient of the logits of fused_score_for_moe_aux_loss_fwd() to `grad_logits`."""
     check_scores("fused_score_for_moe_aux_loss_bwd", score_function)
     saved, grad = intermediate_output, grad_scores.detach().float()
     elementwise = ELEMENTWISE.get(score_function)
@@ -87,11 +87,11 @@ def fused_moe_aux_loss_fwd(
     topk: int,
     coeff: float,
 ) -> tuple[Tensor, Tensor]:
-    """Returns (loss, [coefficient, loss] in float32): how unevenly tokens are spread on experts.
+    """Returns (loss, [coefficient, loss] in float32); the loss measures the imbalance of experts.
 
     The loss is the sum over experts of tokens times summed probabilities, times experts * coeff /
-    topk / tokens / tokens. Shapes: probs (rows, columns), tokens_per_expert (columns); columns
-    are experts of one or more sequences. Errors: ValueError for shapes that do not agree.
+    topk / tokens / tokens. Shapes: probs (rows, columns), tokens_per_expert (columns); columns are
+    the experts of one or more sequences. Errors: ValueError for shapes that do not agree.
     """
     entry = "fused_moe_aux_loss_fwd"
     if tuple(probs.shape) != (num_rows, num_cols) or tokens_per_expert.numel() != num_cols:
@@ -121,7 +121,7 @@ def fused_moe_aux_loss_fwd_graph_safe(
     topk: int,
     coeff: float,
 ) -> tuple[Tensor, Tensor]:
-    """Returns fused_moe_aux_loss_fwd() for a number of tokens that is a tensor."""
+    """Returns fused_moe_aux_loss_fwd() for a number of tokens given as a tensor."""
     return fused_moe_aux_loss_fwd(
         probs, tokens_per_expert, total_num_tokens, num_experts, num_rows, num_cols, topk, coeff
     )
@@ -135,9 +135,9 @@ def fused_moe_aux_loss_bwd(
     num_cols: int,
     grad_aux_loss: Tensor,
 ) -> Tensor:
-    """Returns the gradient of fused_moe_aux_loss_fwd()'s probabilities, (num_rows, num_cols).
+    """Returns the gradient of the probabilities of fused_moe_aux_loss_fwd(), (num_rows, num_cols).
 
-    Const_buf: the forward's second result. The gradient has the dtype of the loss's.
+    Const_buf: the forward's second result. The result has the dtype of grad_aux_loss.
     """
     if tokens_per_expert.numel() != num_cols:
         raise ValueError(

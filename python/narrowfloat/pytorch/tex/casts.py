@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that quantize and decode one tensor at a time.
+"""Entries that quantize and dequantize one tensor at a time.
 
-Quantizers and quantized tensors may be narrowfloat's or TransformerEngine's own: results are of the
+Quantizers and quantized tensors may be narrowfloat's or TransformerEngine's; results are of the
 quantizer's package.
 """
 
@@ -35,14 +35,14 @@ __all__ = [
     "swizzle_scales_for_gemm_",
 ]
 
-# Multiples that the GPU's kernels with swizzled scales need.
+# The multiples that a GPU's kernels with swizzled scales need.
 _RHT_KERNEL_ROWS = 64
 _TILE_KERNEL_ROWS = 128
 _KERNEL_COLUMNS = 128
 
 
 def plain(tensor: TensorLike) -> torch.Tensor:
-    """Returns the values of a tensor that may be quantized, outside of autograd."""
+    """Returns the values of a plain or quantized tensor, outside of autograd."""
     own = native(tensor)
     if isinstance(own, QuantizedTensorStorage):
         return own.dequantize()
@@ -56,10 +56,10 @@ def quantize(
     output: TensorLike | None = None,
     noop: torch.Tensor | None = None,
 ) -> TensorLike:
-    """Returns `tensor` quantized, outside of autograd: new, or into `output`, which is returned.
+    """Returns `tensor` quantized, outside of autograd, in `output` or in a new tensor.
 
-    Without a quantizer the values stay as they are. With noop == 1 `output` stays as it is, and
-    what is new is not initialised.
+    Without a quantizer the values do not change. With noop == 1 `output` does not change, and a new
+    tensor is uninitialised.
     """
     tensor = plain(tensor)
     if quantizer is None:
@@ -77,7 +77,7 @@ def quantize(
     if not noop.is_cuda:
         stopped = skips(noop)
         return hosted(_made_empty(own, tensor) if stopped else own.quantize_impl(tensor))
-    # In device memory only a kernel reads the flag.
+    # A flag in device memory is only read by a kernel.
     made = _made_empty(own, tensor)
     bare = isinstance(own, SchemeQuantizer) and not isinstance(made, torch.Tensor)
     (own.update_storage if bare else own.update_quantized)(tensor, made, noop_flag=noop)
@@ -89,7 +89,7 @@ def _made_empty(quantizer: Quantizer, tensor: torch.Tensor) -> Any:  # noqa: ANN
 
 
 def require_nvfp4(entry: str, quantizer: Quantizer | None, **amaxes: torch.Tensor | None) -> None:
-    """Raises ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
+    """Raises ValueError unless the quantizer is for NVFP4 and the amaxes are float32."""
     if not isinstance(quantizer, NVFP4Quantizer):
         raise ValueError(f"{entry}: needs an NVFP4Quantizer, got {type(quantizer).__name__}")
     for name, amax in amaxes.items():
@@ -105,7 +105,7 @@ def nvfp4_quantize_with_amax(
     rowwise_amax: torch.Tensor,
     columnwise_amax: torch.Tensor,
 ) -> Quantized:
-    """Returns `tensor` quantized under given amaxes, which the result keeps, of one element each.
+    """Returns `tensor` quantized with given amaxes of one element, which the result stores.
 
     Errors: ValueError for another quantizer, or for amaxes of another size or dtype.
     """
@@ -134,8 +134,8 @@ def create_empty_quantized_tensor(
     device: torch.device | str | None = None,
     pin_memory: bool = False,
 ) -> TensorLike:
-    """Returns a tensor of the quantizer whose buffers are not initialised; plain without a
-    quantizer. No memory is pinned without a driver.
+    """Returns an uninitialised tensor of the quantizer, plain without a quantizer; it is not pinned
+    without a driver.
     """
     device = torch.get_default_device() if device is None else torch.device(device)
     pin_memory = pin_memory and torch.cuda.is_available()
@@ -149,9 +149,9 @@ def create_empty_quantized_tensor(
 
 
 def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
-    """Returns whether a GPU's kernel writes swizzled scales itself.
+    """Returns whether a GPU's kernel writes swizzled scales.
 
-    Elsewhere TransformerEngine swizzles what was quantized, and what is still empty says so.
+    Otherwise TransformerEngine swizzles later, and the new tensor is marked as not swizzled.
     """
     if not quantizer.optimize_for_gemm:
         return False
@@ -165,16 +165,16 @@ def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
 
 @without_gradients
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
-    """Returns the values as a plain tensor of that type."""
+    """Returns the values as a plain tensor of the given type."""
     return native(input).dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
 
 
 def multi_tensor_quantize(
     tensor_list: Sequence[torch.Tensor], quantizer_list: Sequence[Quantizer]
 ) -> list[Any]:
-    """Returns quantize() of each tensor by its quantizer.
+    """Returns quantize() of each tensor with its quantizer.
 
-    Errors: ValueError unless they are as many.
+    Errors: ValueError unless their numbers are equal.
     """
     if len(tensor_list) != len(quantizer_list):
         raise ValueError(
@@ -190,10 +190,10 @@ def split_quantize(
     quantizer_list: Sequence[Quantizer],
     disable_bulk_allocation: bool = False,
 ) -> list[Any]:
-    """Returns quantize() of consecutive runs of rows, each as if it were alone.
+    """Returns quantize() of consecutive sections of rows, each as a tensor of its own.
 
-    disable_bulk_allocation: buffers of the results are always apart.
-    Errors: ValueError unless there is a quantizer per section and the sections add up.
+    disable_bulk_allocation: ignored; buffers of the results are always separate.
+    Errors: ValueError unless there is one quantizer per section and sections add up to the rows.
     """
     if len(split_sections) != len(quantizer_list):
         raise ValueError(
@@ -216,9 +216,9 @@ def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer | None) -> tuple[to
 def swizzle_scales_for_gemm_(
     tensor: QuantizedTensorStorage, rowwise: bool = True, columnwise: bool = True
 ) -> None:
-    """Swizzles the scales of the directions that are there and wanted, in place.
+    """Swizzles the scales of the given directions in place, if they are present.
 
-    Nothing happens if they are swizzled already. Padding becomes zero.
+    Does nothing if they are swizzled already. Padding becomes zero.
     Errors: ValueError for a format without such a layout.
     """
     storage: Any = native(tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries about communication that overlaps with products: queries, and refusals."""
+"""Entries for communication that overlaps with products: queries return False, others raise."""
 
 from typing import Any
 
@@ -23,37 +23,37 @@ _NEED = "communication that overlaps with products on a GPU"
 
 
 class CommOverlapHelper:
-    """Names the processes that share buffers on GPUs; cannot be made."""
+    """TransformerEngine's class for processes that share GPU buffers; its constructor raises."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise refusal("CommOverlapHelper", _NEED)
 
 
 class CommOverlapCore:
-    """Is the base of buffers that products share with collectives; cannot be made."""
+    """The base of buffers shared by products and collectives; its constructor raises."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise refusal(type(self).__name__, _NEED)
 
 
 class CommOverlapBase(CommOverlapCore):
-    """Is the base of buffers of collectives; cannot be made."""
+    """The base of buffers of collectives; its constructor raises."""
 
 
 class CommOverlapP2PBase(CommOverlapCore):
-    """Is the base of buffers of rings of processes; cannot be made."""
+    """The base of buffers of rings of processes; its constructor raises."""
 
 
 class CommOverlap(CommOverlapBase):
-    """Is a buffer of a collective; cannot be made."""
+    """A buffer of a collective; its constructor raises."""
 
 
 class CommOverlapP2P(CommOverlapP2PBase):
-    """Is a buffer of a ring of processes; cannot be made."""
+    """A buffer of a ring of processes; its constructor raises."""
 
 
 def device_supports_multicast(device_id: int = -1) -> bool:
-    """Returns False: there is no GPU whose memory others write."""
+    """Returns False: multicast needs GPUs that write each other's memory."""
     return False
 
 

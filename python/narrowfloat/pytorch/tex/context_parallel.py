@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of context parallelism over packed sequences (thd).
+"""Entries for context parallelism over packed sequences (thd).
 
-Every sequence is cut in two halves, or in two chunks per rank of which a rank holds one from the
-front and its mirror image. cu_seqlens are the sequences' bounds, int32 of their number plus one.
+Every sequence is cut in two halves, or in two chunks per rank, of which a rank holds chunk `rank`
+from the front and from the end. cu_seqlens are the sequences' bounds, int32 (sequences + 1,).
 """
 
 from itertools import pairwise
@@ -51,7 +51,7 @@ def _token_dimension(entry: str, tensor: Tensor) -> int:
 def thd_read_half_tensor(tensor: Tensor, cu_seqlens: Tensor, half_idx: int) -> Tensor:
     """Returns the first (0) or second (1) half of every sequence.
 
-    Shapes: (t, h, d) or (2, t, h, d), t halved; tokens after the last sequence's become 0.
+    Shapes: (t, h, d) or (2, t, h, d), t halved; tokens after the last sequence are 0.
     """
     dim = _token_dimension("thd_read_half_tensor", tensor)
     shape = list(tensor.shape)
@@ -65,7 +65,7 @@ def thd_read_half_tensor(tensor: Tensor, cu_seqlens: Tensor, half_idx: int) -> T
 def _halves_of_lse(
     entry: str, lse: Tensor, half: Tensor, cu_seqlens: Tensor, packed: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """Returns views of the second halves of the sequences in `lse`, and of them in `half`.
+    """Returns views of each sequence's second half in `lse`, and of its place in `half`.
 
     Shapes: packed (h, t) and (h, t / 2), else (b, h, s) and (b, h, s / 2).
     """
@@ -90,7 +90,7 @@ def _halves_of_lse(
 def thd_second_half_lse_correction(
     lse: Tensor, lse_per_step: Tensor, cu_seqlens: Tensor, lse_packed: bool
 ) -> None:
-    """Adds a step's softmax sums to those of the second halves, in place.
+    """Adds a step's softmax sums to the sums of the second halves, in place.
 
     Both are logarithms: log(exp(a) + exp(b)). Shapes: packed (h, t), else (b, h, s), float32.
     """
@@ -104,7 +104,7 @@ def thd_second_half_lse_correction(
 def thd_read_second_half_lse(
     lse: Tensor, cu_seqlens: Tensor, lse_packed: bool, second_half_lse_seqlen: int
 ) -> Tensor:
-    """Returns the softmax sums of the second halves, filled up with 0.
+    """Returns the softmax sums of the second halves, padded with 0.
 
     Shapes: (h, second_half_lse_seqlen) if packed, else (b, h, second_half_lse_seqlen).
     """
@@ -116,7 +116,7 @@ def thd_read_second_half_lse(
 
 
 def _token_sums(lse: Tensor, cu_seqlens: Tensor, halved: bool, offset: int, packed: bool) -> Tensor:
-    """Returns softmax sums token by token, (t, h); offset: halves before a sequence's tokens."""
+    """Returns softmax sums by token, (t, h). offset: halves to skip in each sequence."""
     bounds = [bound // 2 if halved else bound for bound in cu_seqlens.tolist()]
     parts = []
     for i, (start, stop) in enumerate(pairwise(bounds)):
@@ -139,10 +139,10 @@ def thd_out_correction(
     only_second_half: bool,
     lse_packed: bool,
 ) -> None:
-    """Adds a step's attention to `out`, times exp(lse_per_step - lse), in place.
+    """Adds a step's attention times exp(lse_per_step - lse) to `out`, in place.
 
-    The step covers every sequence or only second halves. Terms are rounded to the dtype before
-    they are added. Shapes: out (t, h, d).
+    The step covers whole sequences or only second halves. Terms are rounded to the dtype before the
+    addition. Shapes: out (t, h, d).
     """
     expected = (out.shape[0] // (2 if only_second_half else 1), *out.shape[1:])
     if out.dim() != 3 or tuple(out_per_step.shape) != expected:
@@ -167,7 +167,7 @@ def thd_grad_correction(
     """Adds or copies a step's gradients to the halves of every sequence, in place.
 
     first_half, second_half: "add", "copy" or "none"; a step has the tokens of both halves, or of
-    one if the other is "none". Shapes: (t, h, d) or (2, t, h, d).
+    only one half if the other is "none". Shapes: (t, h, d) or (2, t, h, d).
     Errors: ValueError for other words, or if both are equal.
     """
     actions = first_half, second_half
@@ -189,7 +189,7 @@ def thd_grad_correction(
 
 
 def _partition(cu_seqlens: Tensor, world_size: int, rank: int) -> Tensor:
-    """Returns the tokens that a rank holds: of each sequence, chunk `rank` and its mirror image."""
+    """Returns the tokens of a rank: of each sequence, chunk `rank` from the front and the end."""
     parts = []
     bounds = cu_seqlens.tolist()
     for start, stop in pairwise(bounds):
@@ -214,7 +214,7 @@ def _check_partition(entry: str, cu_seqlens: Tensor, total: int, world_size: int
 def thd_get_partitioned_indices(
     cu_seqlens: Tensor, total_tokens: int, world_size: int, rank: int
 ) -> Tensor:
-    """Returns the tokens that a rank holds, int32 of total_tokens / world_size.
+    """Returns the indices of a rank's tokens, int32 of total_tokens / world_size.
 
     Errors: ValueError unless every sequence divides into two chunks per rank.
     """
@@ -237,7 +237,7 @@ def _rank_order(entry: str, inp: Tensor, cu_seqlens: Tensor, cp_size: int, total
 def thd_sequence_order_to_cp_rank_order(
     inp: Tensor, cu_seqlens: Tensor, cp_size: int, total_tokens: int
 ) -> Tensor:
-    """Returns the tokens of rank 0, then of rank 1, and so on."""
+    """Returns the tokens in the order of ranks: tokens of rank 0, then of rank 1, and so on."""
     entry = "thd_sequence_order_to_cp_rank_order"
     return inp.detach()[_rank_order(entry, inp, cu_seqlens, cp_size, total_tokens)]
 
@@ -246,7 +246,7 @@ def thd_sequence_order_to_cp_rank_order(
 def thd_cp_rank_order_to_sequence_order(
     inp: Tensor, cu_seqlens: Tensor, cp_size: int, total_tokens: int
 ) -> Tensor:
-    """Returns the tokens in the order of the sequences, from the order of the ranks."""
+    """Returns tokens in the order of the sequences, given the order of ranks."""
     entry = "thd_cp_rank_order_to_sequence_order"
     order = _rank_order(entry, inp, cu_seqlens, cp_size, total_tokens)
     out = torch.empty_like(inp, memory_format=torch.contiguous_format)
@@ -258,9 +258,9 @@ def thd_cp_rank_order_to_sequence_order(
 def thd_copy_valid_tokens_from_per_split_to_rank_local(
     out: Tensor, inp: Tensor, cu_seqlens_padded: Tensor, cu_seqlens: Tensor
 ) -> None:
-    """Copies the tokens of every sequence, without those that pad it, to the same places of `out`.
+    """Copies the tokens of every sequence, without padding, to the same places of `out`.
 
-    cu_seqlens_padded: where sequences begin; cu_seqlens: their lengths without padding.
+    cu_seqlens_padded: offsets of the sequences; cu_seqlens: bounds without padding.
     """
     if out.shape != inp.shape or cu_seqlens.shape != cu_seqlens_padded.shape:
         raise ValueError(

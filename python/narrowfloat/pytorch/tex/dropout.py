@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of dropout. The masks are drawn from PyTorch's generator, not from Philox."""
+"""Entries for dropout. Masks are drawn from PyTorch's generator instead of Philox."""
 
 import torch
 
@@ -9,7 +9,7 @@ from narrowfloat.pytorch.tex.casts import plain
 __all__ = ["dropout_bwd", "dropout_fwd"]
 
 Tensor = torch.Tensor
-_DRAWS = 256  # values of a draw
+_DRAWS = 256  # number of values of a random draw
 
 
 def _scale(entry: str, probability: float) -> float:
@@ -49,7 +49,7 @@ def dropout_bwd(
     dropout_probability: float,
     grad_input: Tensor | None = None,
 ) -> Tensor:
-    """Returns the gradient where the mask of dropout_fwd() kept values, divided as they were.
+    """Returns the gradient of the values that dropout_fwd() kept, divided by 1 - probability.
 
     Errors: ValueError unless the mask has one bit per element.
     """

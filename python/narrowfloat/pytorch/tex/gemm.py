@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that multiply, and what programs ask about their libraries."""
+"""Entries for products, and for queries about their libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "te_general_grouped_gemm_for_grouped_tensor",
 ]
 
-_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python uses
+_CUBLASLT_VERSION = 130300  # a version with every format that TransformerEngine's Python uses
 
 
 @without_gradients
@@ -64,11 +64,10 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> list[Any]:
-    """Returns [result, bias gradient, what gelu was applied to, None]; the meaning is
-    general_gemm's.
+    """Returns [result, bias gradient, input of gelu, None], with the meaning of general_gemm().
 
-    A is read rowwise if it is transposed, B if it is not. No workspace is needed.
-    Errors: as general_gemm.
+    A is read rowwise if it is transposed, B if it is not. No workspace is needed. Errors: as
+    general_gemm.
     """
     if comm_overlap is not None or extra_output is not None or bulk_overlap:
         raise NotImplementedError("generic_gemm: overlap with communication needs a GPU")
@@ -97,14 +96,14 @@ def generic_gemm(
 
 
 def _has_few_lines(operand: Codes, layout: Layout) -> bool:
-    """Returns whether the product is of few lines and sums along the last dimension of both."""
+    """Returns whether a product has few lines and sums along both last dimensions."""
     is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
     sums_last = layout.transa and not layout.transb
     return is_plain and sums_last and operand.shape[:-1].numel() <= FEW_LINES
 
 
 def _widened(operand: Codes) -> Codes:
-    """Returns float32 for a plain tensor of a dtype with slow products, other operands as given."""
+    """Converts a plain tensor of a dtype with slow products to float32."""
     is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
     return operand.float() if is_plain and operand.dtype in SLOW_DTYPES else operand
 
@@ -130,10 +129,10 @@ def te_general_grouped_gemm(
 ) -> Sequence[torch.Tensor]:
     """Runs generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
 
-    single_output: D is a list of one tensor; the results are stored one after another in its rows.
-    bias, pre_gelu_out: one per product; one without elements means None. With grad,
-    bias gradients are written to `bias`, else what gelu is applied to is written to `pre_gelu_out`.
-    Errors: ValueError unless the lists are as long and D is there; as general_gemm.
+    single_output: D is a list of one tensor, whose rows receive all results in order.
+    bias, pre_gelu_out: one per product; an empty one means None. With grad, bias gradients are
+    written to `bias`, else the inputs of gelu are written to `pre_gelu_out`.
+    Errors: ValueError unless the lists have one length and D is given; as general_gemm.
     """
     if D is None:
         raise ValueError("te_general_grouped_gemm: needs D, got None")
@@ -162,7 +161,7 @@ def _rows_of(B: Sequence[Any], transb: bool, A: Sequence[Any], transa: bool) -> 
 def _clear_result(
     out: torch.Tensor, bias: torch.Tensor, gelu_input: torch.Tensor, grad: bool, accumulate: bool
 ) -> None:
-    """Writes what a product without terms is: zeros, without a bias."""
+    """Writes the result of a product without terms: zeros, without a bias."""
     if not accumulate:
         out.zero_()
     if grad:
@@ -183,7 +182,7 @@ def _multiply_into(
     grad: bool,
     accumulate: bool,
 ) -> None:
-    """Makes one product of te_general_grouped_gemm()."""
+    """Computes one product of te_general_grouped_gemm()."""
     gelu, with_bias = point.numel() > 0, bias.numel() > 0
     _, bias_grad, gelu_input, _ = generic_gemm(
         a,
@@ -222,11 +221,11 @@ def te_general_grouped_gemm_for_grouped_tensor(
     use_split_accumulator: bool = False,
     math_sm_count: int = 0,
 ) -> GroupedTensorStorage | Sequence[torch.Tensor]:
-    """Returns alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
+    """Writes alpha * B[i] A[i] + beta * D[i] for the members of groups to D, and returns D.
 
     A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
     added to the rounded results, times `bias_scale`, which has one number per row of all results.
-    Errors: ValueError unless all have the same number of members; else those of general_gemm.
+    Errors: ValueError unless all have the same number of members; as general_gemm.
     """
     first, second, outputs = (_members(each) for each in (A, B, D))
     biases = [None] * len(outputs) if bias is None else _members(bias)
@@ -302,19 +301,15 @@ te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_t
 
 
 def get_cublasLt_version() -> int:
-    """Returns the version of cuBLASLt whose products programs may count on: there is none to look
-    up.
-    """
+    """Returns the cuBLASLt version with the supported products, as there is no cuBLASLt."""
     return _CUBLASLT_VERSION
 
 
 def get_num_cublas_streams() -> int:
-    """Returns the number of streams that grouped products use: one."""
+    """Returns the number of streams of grouped products: one."""
     return 1
 
 
 def get_grouped_gemm_setup_workspace_size(num_tensors: int) -> int:
-    """Returns the bytes that a grouped product of so many members needs to set up: none, but memory
-    must not be empty.
-    """
+    """Returns 1: a grouped product needs no setup workspace, but its size must not be 0."""
     return 1

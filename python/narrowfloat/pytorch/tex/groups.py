@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that treat the tensors of a group, each as if it were alone."""
+"""Entries for groups of tensors, which treat each tensor as one of its own."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class grouped_mlp_experimental:
-    """Names the helpers of fused grouped layers, whose kernels are not here."""
+    """Namespace of functions for fused grouped layers, whose kernels are missing."""
 
     swizzle_scales_and_pack_ptrs_for_discrete_weights = staticmethod(
         refused("swizzle_scales_and_pack_ptrs_for_discrete_weights")
@@ -43,11 +43,10 @@ class grouped_mlp_experimental:
 
 
 def splits_to_offsets(first_dims: torch.Tensor, logical_last_dim: int) -> torch.Tensor:
-    """Returns where each group of rows begins in a matrix of that many columns, and where the last
-    ends.
+    """Returns the offset of each group of rows in a matrix with that many columns, and the end.
 
     Shapes: first_dims int64 (n,); the result int64 (n + 1,), in elements.
-    Errors: ValueError for another rank or dtype, or without columns.
+    Errors: ValueError for another rank or dtype, or no columns.
     """
     if first_dims.dim() != 1 or first_dims.dtype != torch.int64:
         raise ValueError(
@@ -70,10 +69,10 @@ def splits_to_offsets_multi(
     dtypes: Sequence[torch.dtype],
     bulk_allocate: bool = False,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Returns the sizes as int64, and for each stride the running sums of the sizes times it.
+    """Returns the sizes as int64, and for each stride the cumulative sums of sizes times stride.
 
-    include_leading_zero, dtypes: of each result. bulk_allocate: buffers are always apart.
-    Errors: ValueError unless the lists are as long.
+    include_leading_zero, dtypes: of each result. bulk_allocate: ignored; buffers are separate.
+    Errors: ValueError unless the lists have one length.
     """
     if not len(strides) == len(include_leading_zero) == len(dtypes):
         raise ValueError(
@@ -88,7 +87,7 @@ def splits_to_offsets_multi(
 def _offsets(
     sizes: torch.Tensor, stride: int, leading_zero: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Returns the running sums of `sizes` times `stride`."""
+    """Returns the cumulative sums of `sizes` times `stride`."""
     sums = sizes.new_zeros(len(sizes) + leading_zero)
     torch.cumsum(sizes * stride, 0, out=sums[int(leading_zero) :])
     return sums.to(dtype)
@@ -108,7 +107,7 @@ def bgrad_group_quantize(
     tensor_offsets: torch.Tensor | None = None,
     noop_flag: torch.Tensor | None = None,
 ) -> tuple[GroupedTensorStorage, torch.Tensor]:
-    """Returns group_quantize() of groups of rows, and the sum of each group over its rows.
+    """Returns group_quantize() of groups of rows, and the column sums of each group.
 
     Shapes: the sums are (num_tensors, columns), in the dtype of `tensor`.
     Errors: ValueError if columns differ between groups.
@@ -138,7 +137,7 @@ def nvfp4_group_quantize_with_amax(
     columnwise_amax: torch.Tensor | None = None,
     tensor_offsets: torch.Tensor | None = None,
 ) -> GroupedTensorStorage:
-    """Returns group_quantize() under given amaxes, one per group, which the result keeps.
+    """Returns group_quantize() with given amaxes, one per group, which the result stores.
 
     With amax reduction they are reduced in place first.
     Errors: ValueError for another quantizer, for columns that differ between groups, or for amaxes

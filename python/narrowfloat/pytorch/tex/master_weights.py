@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that quantize weights from flat pieces of master weights.
+"""Entries that quantize weights from flat pieces of master weights.
 
-A piece begins at `start_offset` of a matrix (h, w). Blocks have the amaxes of the whole matrix,
-which the processes share between the first entries and the last.
+A piece begins at `start_offset` of a matrix (h, w). Blocks use the amaxes of the whole matrix:
+processes reduce them after the first entries and before the last.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ Lists = Sequence[Sequence[torch.Tensor]]
 
 
 def _require_lists(entry: str, lists: Lists, names: str) -> None:
-    """Raises ValueError unless there is a list per name, all of one length."""
+    """Raises ValueError unless there is one list per name, all of one length."""
     lengths = [len(each) for each in lists]
     if len(lists) != len(names.split()) or len(set(lengths)) > 1:
         raise ValueError(f"{entry}: needs lists of {names}, equally long, got lengths {lengths}")
@@ -44,11 +44,11 @@ def multi_tensor_compute_scale_and_scale_inv(
     force_pow_2_scales: bool,
     epsilon: float,
 ) -> None:
-    """Writes the scale that takes each amax to max_fp8, and its reciprocal.
+    """Writes the scale that maps each amax to max_fp8, and its reciprocal.
 
-    tensor_lists: amaxes, scales, reciprocals; float32. An amax below epsilon counts as epsilon. One
-    of 0, infinity or NaN has scale 1; a scale that overflows becomes the largest number. chunk_size
-    and noop_flag are not read.
+    tensor_lists: amaxes, scales, reciprocals; float32. An amax below epsilon is replaced by
+    epsilon. An amax of 0, infinity or NaN has scale 1; a scale that overflows becomes the largest
+    number. chunk_size and noop_flag are not read.
     Errors: ValueError unless there are three lists of one length.
     """
     entry = "multi_tensor_compute_scale_and_scale_inv"
@@ -79,7 +79,7 @@ def multi_tensor_compute_scale_inv_e8m0(
     for amax, codes in zip(*tensor_lists, strict=True):
         if amax.numel() == 0:
             continue
-        # One block per amax, whose other values are 0.
+        # One block per amax; its other values are 0.
         blocks = amax.new_zeros((amax.numel(), spec.block_length))
         blocks[:, 0] = amax.reshape(-1)
         made = {
@@ -92,7 +92,7 @@ def multi_tensor_compute_scale_inv_e8m0(
 
 
 def cast_saturated(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> None:
-    """Writes the FP8 codes of float32 values, which saturate."""
+    """Writes the FP8 codes of float32 values, with saturation."""
     spec = _native.make_spec(float8_scheme(DType.cast(dtype)), True, False)
     one, scale_inv = values.new_ones(1), values.new_empty(1)
     codes = out.view(torch.uint8).reshape(-1)[: values.numel()]
@@ -103,7 +103,7 @@ def cast_saturated(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> Non
 def scales_of_part(
     scales: torch.Tensor, count: int, start: int, cols: int, block: tuple[int, int]
 ) -> torch.Tensor:
-    """Returns the scale of each element of a piece, from a matrix of scales of blocks."""
+    """Returns the scale of each element of a piece, from a matrix of block scales."""
     places = torch.arange(start, start + count, device=scales.device)
     return scales[places // cols // block[0], places % cols // block[1]]
 
@@ -111,7 +111,7 @@ def scales_of_part(
 def _write_amaxes(
     piece: torch.Tensor, amax: torch.Tensor, h: int, w: int, start: int, block: tuple[int, int]
 ) -> None:
-    """Writes the amax of what the piece has of each block; 0 where it has nothing."""
+    """Writes the amax of each block over the piece's elements; 0 if it has none of them."""
     found = amaxes_of_part(piece.reshape(-1), start, (h, w), *block)
     amax.zero_()
     amax[: found.shape[0], : found.shape[1]] = found
@@ -121,7 +121,7 @@ def _write_amaxes(
 def fp8_block_scaling_compute_partial_amax(
     tensor: torch.Tensor, amax: torch.Tensor, h: int, w: int, start_offset: int, block_len: int
 ) -> None:
-    """Writes the amax of what the piece `tensor` has of each tile of block_len x block_len."""
+    """Writes the amax of each tile of block_len x block_len over the elements of `tensor`."""
     _write_amaxes(tensor, amax, h, w, start_offset, (block_len, block_len))
 
 
@@ -136,7 +136,7 @@ def fp8_block_scaling_partial_cast(
     block_len: int,
     out_dtype: DType,
 ) -> None:
-    """Writes the codes of the piece `inp` under the scales of the tiles; out: as many codes."""
+    """Writes the codes of the piece `inp` with the scales of the tiles; out: as many codes."""
     values = inp.reshape(-1).float()
     if values.numel() > 0:
         block = (block_len, block_len)
@@ -145,7 +145,7 @@ def fp8_block_scaling_partial_cast(
 
 
 def _mxfp8_blocks() -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns rows and columns of a rowwise and of a columnwise block."""
+    """Returns rows and columns of a rowwise block and of a columnwise block."""
     length = _native.make_spec(mxfp8_scheme(_E4M3, False), True, False).block_length
     return (1, length), (length, 1)
 
@@ -159,7 +159,7 @@ def mxfp8_scaling_compute_partial_amax(
     cols: int,
     start_offset: int,
 ) -> None:
-    """Writes the amaxes of what the piece `input` has of each block, in both directions."""
+    """Writes the amaxes of each block over the elements of `input`, in both directions."""
     for amax, block in zip((amax_rowwise, amax_colwise), _mxfp8_blocks(), strict=True):
         _write_amaxes(input, amax, rows, cols, start_offset, block)
 
@@ -175,7 +175,7 @@ def mxfp8_scaling_partial_cast(
     cols: int,
     start_offset: int,
 ) -> None:
-    """Writes the E4M3 codes of the piece `input` under the blocks' scale codes, both directions."""
+    """Writes the E4M3 codes of the piece `input` with the blocks' scale codes, both directions."""
     values = input.reshape(-1).float()
     if values.numel() == 0:
         return

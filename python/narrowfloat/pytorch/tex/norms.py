@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that normalize rows: LayerNorm and RMSNorm, forward and backward.
+"""Entries that normalize rows: LayerNorm and RMSNorm, forward and backward.
 
-All arithmetic is in float32. Sums run in PyTorch's order, so the last bits are not a GPU's.
+All arithmetic is in float32. Sums have PyTorch's order, so the last bits differ from a GPU's.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def rmsnorm_fwd(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> list[Any]:
-    """Returns [normalized rows, None, reciprocal root mean squares]; the last are float32.
+    """Returns [normalized rows, None, reciprocal root mean squares]; the latter are float32.
 
     The result is weight * x / sqrt(mean square + eps); a zero-centred weight has 1 added.
     Errors: ValueError unless the weight has one value per column.
@@ -114,9 +114,9 @@ def rmsnorm_fwd(
 
 
 def _input_gradient(grad: Tensor, normalized: Tensor, deviation: Tensor) -> Tensor:
-    """Returns the gradient of the rows that were scaled; overwrites `grad`.
+    """Returns the gradient of the rows before scaling; overwrites `grad`.
 
-    grad: of the normalized rows. Normalizing takes the part along `normalized` out of it.
+    grad: of the normalized rows; its component along `normalized` is subtracted.
     """
     along = (grad * normalized).mean(-1, keepdim=True)
     return grad.addcmul_(normalized, along, value=-1).mul_(deviation[:, None])
@@ -134,8 +134,8 @@ def layernorm_bwd(
 ) -> list[Tensor]:
     """Returns [input gradient, weight gradient, bias gradient] from layernorm_fwd()'s statistics.
 
-    The first has the input's dtype, the others the weight's. Errors: ValueError for shapes that
-    do not agree.
+    The first has the input's dtype, the others have the weight's. Errors: ValueError for shapes
+    that do not agree.
     """
     _check_columns("layernorm_bwd", x, ("gamma", gamma))
     _check_gradient("layernorm_bwd", dz, x, mu=mu, rsigma=rsigma)

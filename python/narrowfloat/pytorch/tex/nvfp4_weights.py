@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that quantize weights to tiles of NVFP4 from pieces of master weights.
+"""Entries that quantize weights to tiles of NVFP4 from pieces of master weights.
 
-The amaxes of tiles and of weights are those of the whole: the processes share them between
+The amaxes of tiles and weights cover the whole weight: processes reduce them between
 nvfp4_multi_tensor_compute_partial_amax() and the other entries.
 """
 
@@ -29,7 +29,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def _require_tiles(entry: str, block_len: int) -> None:
-    """Raises ValueError for tiles of another size than NVFP4 has."""
+    """Raises ValueError for another tile size than NVFP4's."""
     if block_len != NVFP4_BLOCK_SCALING_SIZE:
         raise ValueError(f"{entry}: block_len must be {NVFP4_BLOCK_SCALING_SIZE}, got {block_len}")
 
@@ -44,7 +44,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
     start_offset_list: Sequence[int],
     block_len: int = NVFP4_BLOCK_SCALING_SIZE,
 ) -> None:
-    """Writes the amaxes of what each piece has of each tile, and raises those of the weights.
+    """Writes the amax of each tile over a piece's elements, and updates the weights' amaxes.
 
     Errors: ValueError for another block_len.
     """
@@ -60,7 +60,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
 
 @torch.no_grad()
 def nvfp4_compute_global_scale(global_amax: torch.Tensor, global_scale: torch.Tensor) -> None:
-    """Writes the scale that takes each weight's amax to the largest product of scale and code."""
+    """Writes the scale that maps each weight's amax to the largest product of scale and code."""
     limits = torch.finfo(torch.float32)
     numerator = torch.full_like(global_amax, _core.E4M3_MAX * _core.E2M1_MAX)
     scale = (numerator / global_amax.clamp(min=limits.tiny)).clamp(max=limits.max)
@@ -102,10 +102,10 @@ def nvfp4_multi_tensor_fused_scale(
 
 
 def _write_e2m1(values: torch.Tensor, out: torch.Tensor) -> None:
-    """Writes the packed E2M1 codes of float32 values, which saturate.
+    """Writes the packed E2M1 codes of float32 values, with saturation.
 
-    A block of NVFP4 ends with two of the largest code's value here, under an amax that makes its
-    scales 1, so that the codes before them are those of the values.
+    The last two items of each NVFP4 block are set to E2M1's maximum, with an amax that makes its
+    scale 1. So the codes before them are the codes of the unscaled values.
     """
     per_byte, block = codes_per_byte(), NVFP4_BLOCK_SCALING_SIZE
     room = block - per_byte
@@ -156,7 +156,7 @@ def nvfp4_multi_tensor_2d_partial_cast(
     start_offset_list: Sequence[int],
     block_len: int = NVFP4_BLOCK_SCALING_SIZE,
 ) -> None:
-    """Writes the packed codes of each piece under the scales of its tiles.
+    """Writes the packed codes of each piece with the scales of its tiles.
 
     Errors: ValueError for another block_len or a piece of half bytes; nothing is written then.
     """

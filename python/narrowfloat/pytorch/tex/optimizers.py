@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that update many tensors: Adam, SGD, scaling and norms.
+"""Entries that update many tensors: Adam, SGD, scaling and norms.
 
-Arithmetic is in float32 whatever the tensors' dtypes; constants are rounded to float32 as a GPU's
-kernels receive them. `chunk_size`, which divides a GPU's work, has no meaning here.
+Arithmetic is in float32 for all dtypes; constants are rounded to float32 as for a GPU's kernels.
+`chunk_size`, which divides a GPU's work, is ignored.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _L2_DECAY = 0  # mode 0 adds weight decay to the gradient, mode 1 to the update
 
 
 def _check_lists(entry: str, lists: Lists, *counts: int) -> None:
-    """Raises ValueError unless there are so many lists and all are equally long."""
+    """Raises ValueError unless the number of lists is in `counts` and their lengths are equal."""
     lengths = [len(tensors) for tensors in lists]
     if len(lengths) not in counts or len(set(lengths)) != 1:
         expected = " or ".join(map(str, counts))
@@ -53,7 +53,7 @@ def _rounded(value: float) -> float:
 
 
 class _Adam(NamedTuple):
-    """Holds the constants of a step of Adam."""
+    """The constants of a step of Adam."""
 
     lr: float
     beta1: float
@@ -119,9 +119,9 @@ def multi_tensor_adam(
 ) -> None:
     """Updates parameters by Adam in place.
 
-    tensor_lists: gradients, parameters, first and second moments, and float32 master parameters if
-    there are any. mode: 0 adds weight decay to the gradient, 1 to the update. The flag is not read:
-    infinities and NaN spread. Errors: ValueError for lists of other lengths.
+    tensor_lists: gradients, parameters, first and second moments, and optional float32 master
+    parameters. mode: 0 adds weight decay to the gradient, 1 to the update. The flag is not read:
+    infinities and NaN propagate. Errors: ValueError for lists of other lengths.
     """
     _check_lists("multi_tensor_adam", tensor_lists, 4, 5)
     adam = _Adam.of(lr, (beta1, beta2), epsilon, step, mode, bias_correction, weight_decay)
@@ -147,10 +147,10 @@ def multi_tensor_adam_param_remainder(
     bias_correction: int,
     weight_decay: float,
 ) -> None:
-    """Updates bfloat16 parameters whose float32 masters are kept as 16 remaining bits.
+    """Updates bfloat16 parameters; only the other 16 bits of their float32 masters are stored.
 
     tensor_lists: gradients, parameters, moments, int16 remainders: the lower half of the master's
-    bits. The parameter is the upper half, plus one where the remainder is negative: rounded.
+    bits. The parameter is the upper half, plus one if the remainder is negative: rounded.
     """
     _check_lists("multi_tensor_adam_param_remainder", tensor_lists, 5)
     adam = _Adam.of(lr, (beta1, beta2), epsilon, step, mode, bias_correction, weight_decay)
@@ -181,7 +181,7 @@ def multi_tensor_adam_fp8(
     """Updates float32 master parameters by Adam and casts them to FP8 codes by given scales.
 
     tensor_lists: gradients, codes, moments, masters, and scales, amaxes and reciprocal scales of
-    one element each; an amax is raised to the parameter's, a reciprocal is written.
+    one element each; amaxes become maxima with the parameters'; reciprocals are written.
     """
     _check_lists("multi_tensor_adam_fp8", tensor_lists, 8)
     adam = _Adam.of(lr, (beta1, beta2), epsilon, step, mode, bias_correction, weight_decay)
@@ -209,9 +209,9 @@ def multi_tensor_adam_capturable(
     weight_decay: float,
     inv_scale: Tensor,
 ) -> None:
-    """Updates parameters as multi_tensor_adam(), unless the flag is 1; numbers come as tensors.
+    """Updates parameters as multi_tensor_adam(), unless the flag is 1; numbers are tensors.
 
-    inv_scale: gradients are multiplied by it, in place. A fifth list holds float32 masters.
+    inv_scale: multiplies the gradients, in place. A fifth list has float32 masters.
     """
     _check_lists("multi_tensor_adam_capturable", tensor_lists, 4, 5)
     if int(noop_flag) == 1:
@@ -243,7 +243,7 @@ def multi_tensor_adam_capturable_master(
     weight_decay: float,
     inv_scale: Tensor,
 ) -> None:
-    """Updates as multi_tensor_adam_capturable() does; the fifth list, masters, must be there."""
+    """Updates as multi_tensor_adam_capturable(); the fifth list, of masters, is required."""
     _check_lists("multi_tensor_adam_capturable_master", tensor_lists, 5)
     multi_tensor_adam_capturable(
         chunk_size, noop_flag, tensor_lists, lr, beta1, beta2, epsilon, step, mode,
@@ -267,9 +267,9 @@ def multi_tensor_sgd(
 ) -> None:
     """Updates parameters by SGD in place, unless the flag is set.
 
-    tensor_lists: gradients, parameters, momenta, and copies of the parameters if there are any.
-    scale: of the gradients. The first run takes the gradient for the momentum. The step is rounded
-    to the parameter's dtype before it is added.
+    tensor_lists: gradients, parameters, momenta, and optional copies of the parameters. scale: of
+    the gradients. The first run uses the gradient as the momentum. The step is rounded to the
+    parameter's dtype before it is added.
     """
     _check_lists("multi_tensor_sgd", tensor_lists, 3, 4)
     if int(noop_flag):
@@ -308,7 +308,7 @@ def multi_tensor_scale(
 def multi_tensor_scale_tensor(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, scale: Tensor
 ) -> None:
-    """Multiplies as multi_tensor_scale() does, by a tensor of one element."""
+    """Multiplies as multi_tensor_scale(), by a tensor of one element."""
     multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
 
 
@@ -329,7 +329,7 @@ def _norms(
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, per_tensor: bool | None = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the norm of all tensors of one list together, and of each, or an empty tensor.
+    """Returns the norm of all tensors of one list together, and per tensor (or an empty tensor).
 
     Sets the flag to 1 if a norm is infinite or NaN.
     """
@@ -343,5 +343,5 @@ def multi_tensor_unscale_l2norm(
     inv_scale: Tensor,
     per_tensor: bool | None = False,
 ) -> tuple[Tensor, Tensor]:
-    """Returns multi_tensor_l2norm() of the tensors times `inv_scale`; they stay as they are."""
+    """Returns multi_tensor_l2norm() of the tensors times `inv_scale`, without changing them."""
     return _norms("multi_tensor_unscale_l2norm", noop_flag, tensor_lists, inv_scale, per_tensor)

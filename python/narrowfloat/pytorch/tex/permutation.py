@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that sort tokens by expert and pad the rows of each expert."""
+"""Entries that sort tokens by expert and pad the rows of each expert."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,12 +30,12 @@ def moe_permute_fwd(
     workspace: list[Tensor],
     max_expanded_token_num: int,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Returns (rows sorted by expert, row of each choice of each token, workspace).
+    """Returns (rows sorted by expert, map of each token's choices to rows, workspace).
 
     Shapes: input (tokens, columns), indices (tokens, choices). The map is int32 of choices * tokens
-    elements, choice by choice; -1 marks choices past num_out_tokens, which are dropped; a
-    num_out_tokens of 0 or less keeps all. Tokens of an expert keep their order.
-    Errors: ValueError unless every token has its choices.
+    elements, choice by choice. The choices past num_out_tokens are dropped and marked with -1; 0 or
+    less keeps all. Tokens of an expert keep their order.
+    Errors: ValueError unless `indices` has a row per token.
     """
     tokens = input.shape[0]
     if indices.dim() != 2 or indices.shape[0] != tokens:
@@ -53,14 +53,14 @@ def moe_permute_fwd(
 
 
 def _runs(tokens: int, columns: int) -> Iterator[slice]:
-    """Yields runs of tokens whose elements fit in a cache, in which operators are fast."""
+    """Yields ranges of tokens whose elements fit in a cache, for faster operators."""
     step = max(1, CACHED_ELEMENTS // max(1, columns))
     for begin in range(0, tokens, step):
         yield slice(begin, begin + step)
 
 
 def _rows_of_choice(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the places in `rows` whose choice was kept, and the rows there."""
+    """Returns the positions in `rows` of kept choices, and their rows."""
     kept = (rows != _DROPPED).nonzero()[:, 0]
     return kept, rows[kept].long()
 
@@ -82,7 +82,7 @@ def moe_unpermute_fwd(
     num_tokens: int,
     topK: int,
 ) -> Tensor:
-    """Returns the sum over each token's choices of its rows, times their probabilities if given.
+    """Returns, for each token, the sum of its choices' rows, times their probabilities if given.
 
     Sums are in float32, choice after choice. Errors: ValueError for a map of another size.
     """
@@ -120,7 +120,7 @@ def moe_unpermute_bwd(
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of moe_unpermute_fwd()'s rows and, in float32, of its probabilities.
 
-    An empty `prob` stands for one choice with probability 1. Rows that no choice has get 0.
+    An empty `prob` means one choice with probability 1. Rows without a choice get gradient 0.
     Errors: ValueError for a map of another size.
     """
     tokens = input_bwd.shape[0]
@@ -166,7 +166,7 @@ def fused_multi_row_padding(
     input_row_list: Sequence[int],
     padded_input_row_list: Sequence[int],
 ) -> None:
-    """Copies runs of rows to `output` and fills each up with rows of 0.
+    """Copies sections of rows to `output` and pads each with rows of 0.
 
     Errors: ValueError before anything is written, for lists that do not fit the tensors.
     """
@@ -188,7 +188,7 @@ def fused_multi_row_unpadding(
     input_row_list: Sequence[int],
     unpadded_input_row_list: Sequence[int],
 ) -> None:
-    """Copies runs of rows to `output` without the rows that pad them.
+    """Copies sections of rows to `output` without their padding.
 
     Errors: ValueError before anything is written, for lists that do not fit the tensors.
     """

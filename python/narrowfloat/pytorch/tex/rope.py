@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of rotary position embeddings. Angles and products are in float32."""
+"""Entries for rotary position embeddings. Angles and products are in float32."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ def _check_angles(entry: str, freqs: Tensor) -> None:
 
 
 def _local_positions(length: int, cp_size: int, cp_rank: int, device: torch.device) -> Tensor:
-    """Returns the positions in a sequence of the part of it that a rank holds.
+    """Returns the positions of a rank's part of a sequence.
 
-    A sequence is cut in 2 * cp_size chunks; a rank holds one from the front and its mirror image.
+    A sequence is cut in 2 * cp_size chunks; a rank holds the chunks number cp_rank from both ends.
     """
     positions = torch.arange(length, device=device)
     if cp_size > 1:
@@ -97,7 +97,7 @@ def _angles(
             f"{entry}: freqs must have every position, got {freqs.shape[0]} for position "
             f"{int(positions.max())}"
         )
-    return freqs[positions, 0]  # a dimension of heads remains
+    return freqs[positions, 0]  # the dimension of heads remains
 
 
 def _swapped(x: Tensor, interleaved: bool) -> Tensor:
@@ -123,7 +123,7 @@ def _rotated(x: Tensor, angles: Tensor, interleaved: bool, backward: bool) -> Te
     cosine, sine = (of.expand(*source.shape[:2], 1, width) for of in (cosine, sine))
     for part in _parts(source.shape):
         values = source[part][..., :width].float()
-        if backward:  # the transpose: swapping comes after the product and is negated
+        if backward:  # the transpose of forward: swaps the products, negated
             rotated = (values * cosine[part]).sub_(_swapped(values * sine[part], interleaved))
         else:
             rotated = (values * cosine[part]).add_(_swapped(values, interleaved).mul_(sine[part]))
@@ -135,7 +135,7 @@ def _rotated(x: Tensor, angles: Tensor, interleaved: bool, backward: bool) -> Te
 def _parts(shape: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     """Yields parts of the first two dimensions whose elements fit in a cache.
 
-    Half a dozen operators pass over them, four times as fast as over all elements.
+    Six operators read each part; this is four times as fast as passes over all elements.
     """
     rows, columns, *inner = shape
     wide = max(1, CACHED_ELEMENTS // max(1, math.prod(inner)))  # tokens
@@ -158,7 +158,7 @@ def fused_rope_forward(
 ) -> Tensor:
     """Returns `input` with pairs of its last dimension rotated by their token's angles.
 
-    Shapes: input as qkv_format says, freqs (positions, 1, 1, d), start_positions one per sequence.
+    Shapes: input in the order of qkv_format, freqs (positions, 1, 1, d), start_positions (b,).
     Errors: ValueError for shapes that do not agree.
     """
     cp = cp_size, cp_rank

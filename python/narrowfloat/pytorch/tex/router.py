@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of routers of mixtures of experts: scores, top-k and their gradients.
+"""Entries for routers of mixtures of experts: scores, top-k and their gradients.
 
-All arithmetic is in float32. Of equal scores the expert with the lower number comes first.
+All arithmetic is in float32. Among equal scores, the lower expert number is selected first.
 """
 
 import torch
@@ -89,14 +89,14 @@ def _check_indices(
 def _probabilities(
     values: Tensor, places: Tensor, logits: Tensor, scaling_factor: float | None
 ) -> Tensor:
-    """Returns selected values times the factor at their experts' places, 0 elsewhere."""
+    """Returns selected values times the factor at their experts' columns, 0 elsewhere."""
     factor = 1.0 if scaling_factor is None else scaling_factor
     probs = torch.zeros(places.shape[0], logits.shape[-1], device=logits.device)
     return probs.scatter_(1, places, values * factor).to(logits.dtype).view(logits.shape)
 
 
 def _normalized(values: Tensor) -> Tensor:
-    """Returns the values of every row divided by their sum, a single one as it is."""
+    """Returns each row divided by its sum; a row of one value is unchanged."""
     return values / (values.sum(-1, keepdim=True) + EPSILON) if values.shape[-1] > 1 else values
 
 
@@ -113,11 +113,11 @@ def fused_topk_with_score_function_fwd(
     routing_map_format: int = NVTERoutingMapFormat.BYTEMAP,
     topk_indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (probabilities, routing map or topk_indices, what the gradient needs).
+    """Returns (probabilities, routing map or topk_indices, values for the gradient).
 
     Shapes: logits (..., experts); probabilities are 0 for experts that are not selected. The last
-    is float32. expert_bias takes part in the selection only. With group_topk, experts come out of
-    so many of the num_groups groups. Errors: ValueError for arguments that do not fit.
+    is float32. expert_bias affects the selection only. With group_topk, experts are selected from
+    group_topk of the num_groups groups. Errors: ValueError for arguments that do not fit.
     """
     entry = "fused_topk_with_score_function_fwd"
     check_scores(entry, score_function, expert_bias)
@@ -150,7 +150,7 @@ def fused_topk_with_score_function_fwd(
 
 
 def _count_bins(raw: Tensor, cutoff: Tensor, bounds: Tensor, histogram: Tensor) -> None:
-    """Adds every expert's missing bias, cutoff - raw score, to its histogram."""
+    """Counts each expert's missing bias (cutoff - raw score) in its histogram."""
     experts, bins = histogram.shape
     scale = bins / (bounds[1] - bounds[0])
     index = torch.floor((cutoff[:, None] - raw - bounds[0]) * scale).clamp_(0, bins - 1).long()
@@ -167,7 +167,7 @@ def _check_histogram(entry: str, experts: int, histogram: Tensor, bounds: Tensor
         )
     lower, upper = bounds.tolist()
     if not float("-inf") < lower < upper < float("inf"):
-        raise RuntimeError(  # what programs that check bounds here expect
+        raise RuntimeError(  # callers expect this class
             f"{entry}: bin_bounds must be finite with lower < upper, got [{lower}, {upper}]"
         )
 
@@ -185,10 +185,10 @@ def fused_topk_with_score_function_qb_fwd(
     histogram_mode: int,
     bin_bounds_validated: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns probabilities, routing, sigmoid scores, cutoffs and the histogram, added to in place.
+    """Returns probabilities, routing, sigmoid scores, cutoffs and the histogram (updated in place).
 
     Selects by sigmoid scores plus bias; the cutoff of a token is its largest score that is not
-    selected. The histogram counts, per expert, by how much its score misses cutoffs.
+    selected. The histogram counts, per expert, the differences cutoff - score.
     Errors: ValueError for arguments that do not fit; RuntimeError for bounds that do not ascend.
     """
     entry = "fused_topk_with_score_function_qb_fwd"
@@ -209,7 +209,7 @@ def fused_topk_with_score_function_qb_fwd(
 
 
 def _selected(routing: Tensor, experts: int, dense: bool, format_: int) -> Tensor:
-    """Returns which experts every token selected, (tokens, experts)."""
+    """Returns the mask of the experts that every token selected, (tokens, experts)."""
     if dense:
         places = routing.reshape(-1, routing.shape[-1]).long()
         empty = torch.zeros(places.shape[0], experts, dtype=torch.bool, device=routing.device)
@@ -234,7 +234,7 @@ def fused_topk_with_score_function_bwd(
 ) -> None:
     """Writes the gradient of fused_topk_with_score_function_fwd()'s logits to `grad_logits`."""
     entry = "fused_topk_with_score_function_bwd"
-    if not isinstance(use_dense_indices, bool):  # TransformerEngine 2.17 has the format here
+    if not isinstance(use_dense_indices, bool):  # TransformerEngine 2.17: the format
         use_dense_indices, routing_map_format = False, use_dense_indices
     check_scores(entry, score_function)
     experts = grad_probs.shape[-1]

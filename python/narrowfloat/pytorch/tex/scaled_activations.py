@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of activations whose rows are multiplied by a scale each.
+"""Entries for activations that multiply each row by a scale.
 
-Mixtures of experts use them. Results are rounded to the input's dtype before they are quantized.
+Mixtures of experts use them. Results are rounded to the input's dtype before quantization.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _quantized(value: Tensor, quantizer: Quantizer | None) -> TensorLike:
 
 
 def _scales(entry: str, x: Tensor, scales: Tensor, ndim: int) -> Tensor:
-    """Returns the scales in float32, to broadcast over `ndim` dimensions whose first are rows."""
+    """Returns the scales in float32, (rows, 1, ...), to broadcast over `ndim` dimensions."""
     rows = x.shape[:-1].numel()
     if scales.numel() != rows:
         raise ValueError(

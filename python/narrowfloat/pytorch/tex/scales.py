@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that measure amaxes and derive scales from them."""
+"""Entries that measure amaxes and derive scales from them."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["compute_amax", "fused_amax_and_scale_update_after_reduction"]
 
 
 def compute_amax(input: torch.Tensor, amax: torch.Tensor) -> None:
-    """Writes the largest magnitude of `input` to `amax`, float32 of one element; NaN is ignored."""
+    """Writes the maximum magnitude of `input` to `amax`, float32 of one element; ignores NaN."""
     _native.verbs.amax(input.detach(), amax, _native.threads())
 
 
@@ -30,7 +30,7 @@ def fused_amax_and_scale_update_after_reduction(
 
     Shapes: histories float32 (L, n_i), scales (n_i,); the buffer holds the newest amaxes over all
     processes, state after state, sum of n_i.
-    Errors: ValueError unless the sizes add up; as narrowfloat.update_delayed_scale.
+    Errors: ValueError unless the sizes add up; those of narrowfloat.update_delayed_scale.
     """
     sizes = [scale.numel() for scale in scales]
     if sum(sizes) != amax_reduction_buffer.numel() or len(sizes) != len(amax_histories):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of attention's softmax: scaled, masked, causal, and their gradients.
+"""Entries for attention's softmax: scaled, masked, causal, and their gradients.
 
 All arithmetic is in float32; results are rounded once to the input's dtype.
 """
@@ -27,7 +27,7 @@ def _scaled(input: Tensor, scale: float) -> Tensor:
 
 
 def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Returns which keys a query must not see: the last query sees all of them."""
+    """Returns the mask (queries, keys) of hidden keys; none is hidden from the last query."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
 
 
@@ -40,7 +40,7 @@ def scaled_softmax_forward(input: Tensor, scale_factor: float) -> Tensor:
 
 @torch.no_grad()
 def scaled_masked_softmax_forward(input: Tensor, mask: Tensor, scale_factor: float) -> Tensor:
-    """Returns softmax(scale * input) over the keys whose mask is 0; zeros for rows without one.
+    """Returns softmax(scale * input) over keys with mask 0; zeros for rows without such keys.
 
     Shapes: input (batches, heads, queries, keys), mask (1 or batches, 1, queries, keys).
     """
@@ -73,9 +73,9 @@ def scaled_upper_triang_masked_softmax_forward(input: Tensor, scale_factor: floa
 
 @torch.no_grad()
 def scaled_aligned_causal_masked_softmax_forward(input: Tensor, scale_factor: float) -> Tensor:
-    """Returns softmax(scale * input) of four dimensions where the last query sees every key.
+    """Returns softmax(scale * input) over four dimensions; the last query attends to every key.
 
-    A query that sees no key, if there are more queries than keys, gets equal weights.
+    If there are more queries than keys, queries without a key get equal weights.
     """
     _check_rank("scaled_aligned_causal_masked_softmax_forward", input, 4)
     queries, keys = input.shape[2:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that transpose codes and scales."""
+"""Entries that transpose codes and scales."""
 
 from collections.abc import Sequence
 
@@ -25,13 +25,13 @@ _TILES = nvfp4_scheme(DType.kFloat4E2M1, True)
 def fp8_transpose(
     input: torch.Tensor, dtype: DType, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Returns the codes with the last dimension first, in `out` if that is given."""
+    """Returns the codes with the last dimension first, in `out` if given."""
     turned = input.movedim(-1, 0) if input.dim() > 1 else input
     return turned.contiguous() if out is None else out.copy_(turned.reshape(out.shape))
 
 
 def swap_first_dims(tensor: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the tensor with dimensions 0 and 1 exchanged, in `out` if that is given.
+    """Returns the tensor with dimensions 0 and 1 exchanged, in `out` if given.
 
     Errors: ValueError for fewer than two dimensions.
     """
@@ -55,7 +55,7 @@ def _derive(
     data_out: torch.Tensor | None = None,
     scales_out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns columnwise codes and scales of tiles, from rowwise ones; what is None is scratch."""
+    """Returns columnwise codes and scales of tiles from rowwise ones; None means scratch memory."""
     planned = {buffer.role: buffer for buffer in _native.plan(_spec(), shape)}
     device = device_of((data, scales, data_out, scales_out))
 
@@ -78,7 +78,7 @@ def _derive(
 
 
 def nvfp4_data_transpose(input: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns packed FP4 codes of the transpose of a matrix, in `out` if that is given.
+    """Returns packed FP4 codes of the transpose of a matrix, in `out` if given.
 
     Shapes: input (M, K / 2) bytes; the result (K, M / 2).
     Errors: ValueError for another rank, an odd M or another shape of `out`.
@@ -102,9 +102,9 @@ def nvfp4_data_transpose(input: torch.Tensor, *, out: torch.Tensor | None = None
 def nvfp4_2d_scale_transpose(
     input: torch.Tensor, output: torch.Tensor, M_tiles: int, K_tiles: int
 ) -> None:
-    """Writes the columnwise scales of tiles, which are repeated along lines, from the rowwise ones.
+    """Writes the columnwise scales of tiles from the rowwise ones, repeated for each line.
 
-    Shapes: input and output padded, as a quantizer of M_tiles x K_tiles tiles plans them.
+    Shapes: padded input and output, as planned by a quantizer of M_tiles x K_tiles tiles.
     """
     tile = _spec().block_length
     _derive((M_tiles * tile, K_tiles * tile), scales=input, scales_out=output)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the types that arguments and results of the entries have."""
+"""Types of the entries' arguments and results."""
 
 import torch
 

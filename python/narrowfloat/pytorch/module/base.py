@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of quantized linear layers: recipe states, kept weights, parameters."""
+"""The base class of quantized linear layers: recipe states, cached weights, parameters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from narrowfloat.pytorch.module.watching import (
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
-# Fields that a copy does not share but makes anew.
+# Fields that a copy of a layer creates again.
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
 
 
 class QuantizedLayer(torch.nn.Module):
-    """A layer with one or several weights, whose products run by the recipe of the autocast.
+    """A layer with one or several weights; the recipe of the autocast quantizes its products.
 
     weight_names, bias_names: of its parameters, in the order of the products; no biases is an empty
     tuple. name: as debug configurations select it; None is `Layer_<n>`. tp_group, tp_size: the
@@ -61,7 +61,7 @@ class QuantizedLayer(torch.nn.Module):
         delay_wgrad_compute: bool = False,
         save_original_input: bool = False,
     ) -> None:
-        """Sets what every layer has beside its parameters."""
+        """Sets the fields of every layer other than its parameters."""
         self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.delay_wgrad_compute = delay_wgrad_compute
@@ -79,7 +79,7 @@ class QuantizedLayer(torch.nn.Module):
         self._find_watcher(is_new_layer=True)
 
     def _forget(self) -> None:
-        """Sets what a copy of the layer does not share with it."""
+        """Sets the fields that a copy of the layer does not share with it."""
         self._states = LayerStates()
         self._watcher: Watcher | None = None
         self._fp8_workspaces: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class QuantizedLayer(torch.nn.Module):
 
     @property
     def name(self) -> str:
-        """The name that debug configurations select and that roles carry."""
+        """The name that debug configurations and roles contain."""
         return self._name
 
     @name.setter
@@ -131,7 +131,7 @@ class QuantizedLayer(torch.nn.Module):
             self._link_weights()
 
     def _warn_of_change(self, recipe: Recipe) -> None:
-        """Warns where a recipe of another type follows, and where weights stay as quantized."""
+        """Warns if the type of the recipe changes, and if quantized weights keep their format."""
         if not self._states.is_other_recipe(recipe):
             return
         before, now = type(self._states.recipe), type(recipe)
@@ -144,19 +144,19 @@ class QuantizedLayer(torch.nn.Module):
             warnings.warn(f"layer {self.name}: {text} may affect model behavior", stacklevel=2)
 
     def _link_weights(self) -> None:
-        """Lets quantized weights with delayed scaling see the scales and amaxes of this state."""
+        """Makes quantized weights with delayed scaling use the scales and amaxes of this state."""
         forward = self.quantizers[PASSES["forward"][0]]
         slots = forward[Forward.index("weight") :: len(Forward)]
         for name, quantizer in zip(self.weight_names, slots, strict=True):
-            weight = getattr(self, name, None)  # None while all of them are replaced
+            weight = getattr(self, name, None)  # None while they are being replaced
             own: Any = None if weight is None else getattr(local(weight), "_quantizer", None)
             if is_delayed(own) and is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
-        """Runs torch.nn.Module's; a weight that takes the place of another sees this state, too."""
+        """Runs torch.nn.Module's method; links a replaced weight to this state, too."""
         super().register_parameter(name, param)
-        states = self.__dict__.get("_states")  # none before _begin()
+        states = self.__dict__.get("_states")  # absent before _begin()
         if states is not None and states.quantizers and name in self.weight_names:
             self._link_weights()
 
@@ -193,7 +193,7 @@ class QuantizedLayer(torch.nn.Module):
     # Weights.
 
     def _weights(self) -> list[torch.Tensor]:
-        """Returns what this rank has of the weights."""
+        """Returns this rank's parts of the weights."""
         return [local(getattr(self, name)) for name in self.weight_names]
 
     def _biases(self) -> list[torch.Tensor | None]:
@@ -204,7 +204,7 @@ class QuantizedLayer(torch.nn.Module):
     def _kept(
         self, slots: Sequence[Slots], dtype: torch.dtype, is_first_microbatch: bool | None
     ) -> list[Any]:
-        """Returns the weights that microbatches share, None where each quantizes its own."""
+        """Returns the weights that microbatches share; None if each quantizes its own."""
         if is_first_microbatch is None:
             return [None] * len(slots)
         return [
@@ -232,7 +232,7 @@ class QuantizedLayer(torch.nn.Module):
         return kept
 
     def _check_recipe_of_weights(self, recipe: Recipe) -> None:
-        """Raises RuntimeError if a weight was quantized for another recipe."""
+        """Raises RuntimeError if a quantized weight needs another recipe."""
         for name, weight in zip(self.weight_names, self._weights(), strict=True):
             quantizer = getattr(weight, "_quantizer", None)
             wanted = None if quantizer is None else quantizer._get_compatible_recipe()
@@ -244,11 +244,11 @@ class QuantizedLayer(torch.nn.Module):
                 )
 
     def reset_parameters(self, defer_init: bool = False) -> None:
-        """Sets first values again; weights made in quantized_model_init are quantized.
+        """Initialises the parameters again; weights made in quantized_model_init are quantized.
 
-        Parameters on the meta device get memory, unless defer_init leaves everything as it is.
-        Sharded parameters become the parts of the first rank's unsharded ones, on every rank.
-        Errors: what sharding an unsharded quantized weight raises.
+        Parameters on the meta device get memory. defer_init: does nothing. On every rank, sharded
+        parameters become parts of the first rank's values.
+        Errors: as sharding a quantized weight.
         """
         if defer_init:
             return
@@ -280,7 +280,7 @@ class QuantizedLayer(torch.nn.Module):
             keep_initial_values(local(weight), part_of(weight, initial))
 
     def _weight_quantizer(self, name: str) -> Quantizer:
-        """Returns what quantizes a whole weight: as its shards are, or as the first recipe says."""
+        """Returns the quantizer of a whole weight: its shard's, or the first recipe's."""
         shard = local(getattr(self, name))
         if isinstance(shard, QuantizedTensorStorage):
             own: Any = shard._quantizer
@@ -299,9 +299,7 @@ class QuantizedLayer(torch.nn.Module):
         return quantizer
 
     def _apply(self, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """Runs torch.nn.Module's _apply(); attributes that callers set on quantized parameters
-        stay.
-        """
+        """Runs torch.nn.Module's _apply(); keeps callers' attributes on quantized parameters."""
         before = {
             name: (parameter, dict(parameter.__dict__))
             for name, parameter in self._parameters.items()
@@ -321,13 +319,13 @@ class QuantizedLayer(torch.nn.Module):
     # Delayed gradients of weights.
 
     def need_backward_dw(self) -> bool:
-        """Returns whether gradients of weights wait for backward_dw()."""
+        """Returns whether backward_dw() computes the gradients of weights."""
         return self.delay_wgrad_compute
 
     def backward_dw(self) -> None:
-        """Computes the gradients of the oldest backward pass that is left, and adds them.
+        """Computes and adds the gradients of the oldest backward pass without them.
 
-        Errors: RuntimeError if no backward pass is left. Without delay_wgrad_compute: does nothing.
+        Does nothing without delay_wgrad_compute. Errors: RuntimeError if there is no such pass.
         """
         if not self.need_backward_dw():
             return
@@ -346,14 +344,14 @@ class QuantizedLayer(torch.nn.Module):
     # Copies and checkpoints.
 
     def get_extra_state(self) -> torch.Tensor:
-        """Returns scales and amax histories as bytes; without such state an empty tensor."""
+        """Returns scales and amax histories as bytes; an empty tensor without such state."""
         return pack_extra_state(self._states.export())
 
     def set_extra_state(self, state: object) -> None:
-        """Takes over what get_extra_state() gave, of this library or TransformerEngine.
+        """Loads a result of get_extra_state(), of this library or TransformerEngine.
 
-        Errors: RuntimeError for a pickle that may hold state and that the user does not trust, or
-        another type; ValueError for a number of quantizers that is not the layer's.
+        Errors: RuntimeError for an untrusted pickle that may hold state, or another type;
+        ValueError for another number of quantizers than the layer's.
         """
         tensors = unpack_extra_state(state, f"{type(self).__name__} {self.name}")
         if not tensors:
@@ -369,9 +367,9 @@ class QuantizedLayer(torch.nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Runs torch.nn.Module's; accepts a checkpoint without extra state, such as nn.Linear's.
+        """Runs torch.nn.Module's method; extra state may be missing, as in nn.Linear's checkpoints.
 
-        Extra state comes first: the scale that quantized weights are stored with is part of it.
+        Extra state is loaded first, because it has the scale of quantized weights.
         """
         self._fp8_workspaces = {}
         key = f"{prefix}_extra_state"
@@ -408,7 +406,7 @@ Backward = ("grad_output", "grad_input")
 
 
 def _is_kept_for(kept: TensorLike, quantizer: Quantizer) -> bool:
-    """Returns whether a kept weight is what this quantizer would make: equal plans if watched."""
+    """Returns whether a cached weight is valid for this quantizer: equal plans in debug mode."""
     watcher: Any = getattr(kept, "quantizer", None)
     if not is_watching(quantizer):
         return not is_watching(watcher)

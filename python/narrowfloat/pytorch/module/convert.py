@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""convert_model: a model's torch.nn.Linear layers become narrowfloat's."""
+"""convert_model: replaces torch.nn.Linear layers of a model by narrowfloat's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Filter = Callable[[str, torch.nn.Module], bool]
 def convert_model(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Module:
     """Replaces torch.nn.Linear layers in place by Linear, and returns the model.
 
-    filter: gets a layer's full name and the layer, and returns whether to replace it; None replaces
-    all. Parameters, hooks, training flag and every other attribute are those of the old layer, so
-    that an optimizer that has the parameters stays valid. A layer that stands in several places
-    stays one layer. Left alone, because what they do is not known: subclasses of torch.nn.Linear,
-    and layers whose forward was replaced. If the model is a torch.nn.Linear, the new layer is
+    filter: a function of a layer's full name and the layer that returns whether to replace it; None
+    replaces all. The new layer has the same parameters, hooks, training flag and other attributes
+    as the old one, so an optimizer with the parameters stays valid. A layer used in several places
+    stays one layer. Subclasses of torch.nn.Linear, and layers with a replaced forward, are not
+    replaced, because their behavior is unknown. If the model is a torch.nn.Linear, the new layer is
     returned. torch.nn.TransformerEncoderLayer loses its fused inference path, which reads weights
-    past the layers.
-    Errors: RuntimeError inside quantized_model_init, whose quantized weights would not be shared.
+    without calling the layers.
+    Errors: RuntimeError inside quantized_model_init: quantized weights would not be shared.
     """
     if FP8GlobalStateManager.with_fp8_parameters():
         raise RuntimeError(

@@ -32,12 +32,12 @@ Gradients = tuple[list[torch.Tensor | None], list[torch.Tensor | None]]
 class Call:
     """The settings of one forward pass of a layer and its backward pass.
 
-    slots, kept: one per weight; a kept weight is quantized already, None is not. splits: rows of
-    the input that belong to each weight. dtype: of activations and of all gradients.
+    slots, kept: one per weight; kept has cached quantized weights, or None. splits: the number of
+    input rows of each weight. dtype: of activations and of all gradients.
     backward_override: as the recipe's. saves_input: backward quantizes the input again.
-    ends_step: takes the step of delayed scaling that ends the backward pass. fused: weights whose
-    gradients go to their main_grad instead, added to it if `accumulates`. put_wgrad: takes a
-    function that makes the gradients of parameters later. product_mode: of all its products.
+    ends_step: runs the step of delayed scaling after the backward pass. fused: weights with their
+    gradients in main_grad, added to it if `accumulates`. put_wgrad: stores a function that computes
+    the gradients of parameters later. product_mode: of all products.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Call:
 
 
 class LinearFunction(torch.autograd.Function):
-    """y = x w^T + bias and its gradients, each operand and result through its slot."""
+    """y = x w^T + bias and its gradients; each operand and result has its slot's quantizer."""
 
     @staticmethod
     def forward(
@@ -68,8 +68,8 @@ class LinearFunction(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Computes y from x (rows, in), weights (out, in) and then biases (out,) or None.
 
-        Rows of y are in the order of x, in `call.dtype`. The second result is empty: it leads the
-        backward pass to this node, and keeps no memory.
+        Rows of y are in the order of x, in `call.dtype`. The second result is an empty tensor that
+        connects the backward pass to this node.
         """
         count = len(call.slots)
         weights, biases = parameters[:count], parameters[count:]
@@ -92,8 +92,8 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, dy: torch.Tensor, _: torch.Tensor | None) -> tuple[Any, ...]:
-        """Computes the gradients of x, the weights and the biases; they have no derivative."""
-        origin, *saved = ctx.saved_tensors  # a checkpoint computes them here, with gradients
+        """Computes the gradients of x, the weights and the biases, which have no derivative."""
+        origin, *saved = ctx.saved_tensors  # a checkpoint recomputes them here, with gradients
         with torch.no_grad():
             dx, *others = _backward(ctx, dy, saved)
         if torch.is_grad_enabled() and _has_second_order(ctx, dy):
@@ -122,7 +122,7 @@ def _backward(
             dx = join(multiply("dgrad", call.name, gradients, ws, call.dtype, watchers))
         if call.put_wgrad is None:
             dws, dbs = _parameter_gradients(ctx, dy, gradients, xs)
-            # Empties the storages again: a second pass over a kept graph restores them.
+            # Empties the storages again: a second pass over a retained graph restores them.
             ctx.tensor_objects = prepare_for_saving(*restored)[1]
         else:
             call.put_wgrad(lambda: _parameter_gradients(ctx, dy, gradients, xs))
@@ -140,10 +140,10 @@ def quantize(
     rowwise: bool,
     columnwise: bool,
 ) -> TensorLike:
-    """Returns an operand as gemms read it: watched, quantized, or as it is in `dtype`.
+    """Returns an operand of gemms: a debug tensor, a quantized tensor, or plain in `dtype`.
 
-    rowwise, columnwise: which of its two gemms will run. A tensor that is quantized already stays
-    what it is; without a quantizer it is dequantized.
+    rowwise, columnwise: which of its two gemms will run. A quantized tensor is not quantized again;
+    without a quantizer it is dequantized.
     """
     if quantizer is None:
         return _plain(tensor, dtype)
@@ -161,7 +161,7 @@ def quantize(
 def quantize_weight(
     weight: TensorLike, quantizer: Quantizer | None, dtype: torch.dtype, needs_dgrad: bool
 ) -> TensorLike:
-    """Returns the weight as gemms read it; a quantized parameter stays what it is.
+    """Returns the weight as an operand of gemms; a quantized parameter is not quantized again.
 
     Errors: AssertionError if a feature would change a quantized parameter.
     """
@@ -176,12 +176,12 @@ def quantize_weight(
 
 
 def join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns the parts one below the other; one part is returned as it is."""
+    """Returns the parts concatenated along the first dimension; a single part unchanged."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def plain_arithmetic(device_type: str) -> AbstractContextManager[Any]:
-    """Switches torch.autocast off, which would round the operands of fp32 products."""
+    """Returns a context without torch.autocast, which would round the operands of fp32 products."""
     if not torch.is_autocast_enabled(device_type):
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
@@ -216,7 +216,7 @@ def _weights(weights: Sequence[Any], call: Call, needs_dgrad: bool) -> list[Any]
 def _for_backward(
     ctx: Context, parts: Sequence[Any], weights: Sequence[Any], xs: Sequence[Any], ws: Sequence[Any]
 ) -> list[Any]:
-    """Returns what backward reads: the input's parts and the weights, None where none is read."""
+    """Returns the input's parts and the weights for backward; None for those it does not read."""
     override = ctx.call.backward_override
     if override == "high_precision":
         ws = weights
@@ -224,7 +224,7 @@ def _for_backward(
         xs = parts
     elif override is None and any(ctx.needs_wgrad):
         for operand, part in zip(xs, parts, strict=True):
-            # A tensor that was passed in quantized is not changed: others may read its rows.
+            # A tensor that was passed quantized is not changed, because others may read its rows.
             if operand is not part and isinstance(operand, QuantizedTensorStorage):
                 operand.update_usage(rowwise_usage=False, columnwise_usage=True)
     return [
@@ -234,7 +234,7 @@ def _for_backward(
 
 
 def _backward_column(call: Call, name: str) -> list[Quantizer | None]:
-    """Returns quantizers of a tensor of the backward pass; an override leaves it plain."""
+    """Returns quantizers of a tensor of the backward pass; None for each under an override."""
     if call.backward_override is not None:
         return [None] * len(call.slots)
     return call.column(name)
@@ -261,7 +261,7 @@ def _backward_operands(
 
 
 def _gradients(ctx: Context, dy: TensorLike) -> list[Any]:
-    """Returns dy as its gemms read it, one part per weight."""
+    """Returns dy as an operand of gemms, one part per weight."""
     call = ctx.call
     if not ctx.needs_dgrad and not any(ctx.needs_wgrad):
         return [None] * len(call.slots)
@@ -313,7 +313,7 @@ def _accumulates(call: Call) -> bool:
 
 
 def _stand_in(weight: torch.Tensor) -> torch.Tensor | None:
-    """Returns zeros for a weight that tells its optimizer that main_grad has the gradient."""
+    """Returns zeros for a weight with a flag for its optimizer that main_grad has the gradient."""
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
@@ -321,7 +321,7 @@ def _stand_in(weight: torch.Tensor) -> torch.Tensor | None:
 
 
 def _bias_gradients(ctx: Context, dy: TensorLike) -> list[torch.Tensor | None]:
-    """Returns sums of the gradient itself: no feature and no format touches it."""
+    """Returns the sums of the gradient before any feature or format changes it."""
     found: list[torch.Tensor | None] = [None] * len(ctx.bias_dtypes)
     if not any(ctx.needs_dbias):
         return found
@@ -332,7 +332,7 @@ def _bias_gradients(ctx: Context, dy: TensorLike) -> list[torch.Tensor | None]:
             continue
         own = quantizers[i]
         if own is None or all(own.holds_values()):
-            # As torch.nn.Linear does it.
+            # As in torch.nn.Linear.
             total = part.reshape(-1, part.shape[-1]).sum(0)
         else:
             total = column_sums(part)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupedLinear: several linear layers of one shape, each on its own rows of one input."""
+"""GroupedLinear: several linear layers of one shape, each for its own rows of one input."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class GroupedLinear(RunningLayer):
 
     @property
     def bias_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
-        """The names of the biases, none without them."""
+        """The names of the biases; empty without biases."""
         return tuple(f"bias{i}" for i in range(self.num_gemms)) if self.use_bias else ()
 
     def forward(
@@ -127,10 +127,10 @@ class GroupedLinear(RunningLayer):
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
-        """Returns y (..., out_features) for inp (..., in_features), whose leading sizes are rows.
+        """Returns y (..., out_features) for inp (..., in_features); leading dimensions are rows.
 
-        m_splits: how many rows belong to each weight; 0 is allowed. is_first_microbatch: as
-        Linear's. With return_bias the result is (y, biases).
+        m_splits: the number of rows of each weight, 0 or more. is_first_microbatch: as Linear's.
+        With return_bias the result is (y, biases).
         Errors: TypeError for a quantized inp; ValueError unless m_splits has one size per weight
         and they add up to the rows; NotImplementedError for DTensors.
         """
@@ -166,7 +166,7 @@ class GroupedLinear(RunningLayer):
         return y, [self._returned_bias(bias, y.dtype) for bias in self._biases()]
 
     def _check_slots(self, slots: Sequence[Slots]) -> None:
-        """Raises ValueError if weights differ in which directions stay in high precision."""
+        """Raises ValueError if weights have different directions in high precision."""
         for kind in ("activation", "weight", "gradient"):
             quantizers = [getattr(slot, kind) for slot in slots]
             found = {q.holds_values(): type(q).__name__ for q in quantizers if q is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a tracer of torch.compile a quantized layer: one node, which trains.
+"""Represents a quantized layer in torch.compile as one node with a backward pass.
 
 While a function is compiled, the layer makes its recipe's state and a node that holds copies of its
 quantizers. The graph then depends on the text of the recipe and on the buffers of delayed scaling,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Slot(NamedTuple):
-    """A quantizer of a layer. direction, place: of its scale among those of delayed scaling."""
+    """A quantizer of a layer. direction, place: index of its pass and scale in delayed scaling."""
 
     node: QuantizeNode
     direction: int = 0
@@ -51,7 +51,7 @@ class Slot(NamedTuple):
 class Plan(NamedTuple):
     """The settings of a forward pass. slots: one tuple per weight.
 
-    The other fields are those of Call.
+    The other fields are as in Call.
     """
 
     name: str
@@ -62,18 +62,18 @@ class Plan(NamedTuple):
 
 PASS_KEYS = tuple(key for key, _ in PASSES.values())
 
-# A tracer passes numbers from one function to another, but no objects. Equal plans have one number.
+# A tracer can pass numbers between functions, but no objects. Equal plans have one number.
 _plans: list[Plan] = []
 
 
 class LayerNode(ValueSemantics):
-    """A forward pass of a layer by the plan of this number; a constant of graphs."""
+    """A forward pass of a layer by the plan with this number; a constant of graphs."""
 
     VALUE_FIELDS = ("plan", "mode")
 
     def __init__(self, number: int, mode: str) -> None:
         self.plan = _plans[number]
-        self.mode = mode  # of products
+        self.mode = mode  # of its products
 
     def __call__(
         self,
@@ -126,9 +126,9 @@ def plan_for(
     fp8_output: bool,
     fp8_grad: bool,
 ) -> int | None:
-    """Makes the layer's state of the recipe with this text. Returns the number of its plan.
+    """Makes the layer's state for the recipe with this text. Returns the number of its plan.
 
-    saves_input: the layer's save_original_input. None: a graph cannot hold one of the quantizers.
+    saves_input: the layer's save_original_input. None: a graph cannot hold a quantizer.
     """
     if fp8_output or fp8_grad:
         return None  # graphs expect plain gradients of results, and of inputs
@@ -164,22 +164,22 @@ def _slot(layer: RunningLayer, quantizer: Quantizer | None) -> Slot | None:
 def has_states(layer: RunningLayer, *versions: int) -> bool:
     """Returns whether a pass of the layer has delayed scaling.
 
-    versions: counts of changes, read for the tracer's guards: other states, another graph.
+    versions: counts of changes, read for the tracer's guards: new states need a new graph.
     """
     return any(getattr(state, "scale", None) is not None for state in layer.fp8_meta.values())
 
 
 @constant_of_graphs
 def state_of(layer: RunningLayer, key: str, name: str) -> torch.Tensor:
-    """Returns a buffer of delayed scaling of a pass; an empty one where the pass has none."""
+    """Returns a buffer of delayed scaling of a pass; an empty tensor if the pass has none."""
     buffer = getattr(layer.fp8_meta[key], name, None)
     return torch.empty(0) if buffer is None else buffer
 
 
 def states_of(layer: RunningLayer) -> tuple[torch.Tensor, ...]:
-    """Returns scale and history of forward, then of backward; nothing without delayed scaling.
+    """Returns scale and history of forward, then of backward; () without delayed scaling.
 
-    One by one: a tracer finds tensors inside of a constant by a name that a later graph may take.
+    One by one: a tracer names tensors within a constant by a name that a later graph may use.
     """
     if not has_states(layer, layer._states.version, FP8GlobalStateManager.resets):
         return ()
@@ -189,7 +189,7 @@ def states_of(layer: RunningLayer) -> tuple[torch.Tensor, ...]:
 
 
 class GraphPass(NamedTuple):
-    """A forward pass that a graph holds. states: as states_of() returns them."""
+    """A forward pass in a graph. states: as states_of() returns them."""
 
     number: int
     states: tuple[torch.Tensor, ...]
@@ -198,9 +198,9 @@ class GraphPass(NamedTuple):
 def plan_in_graph(
     layer: RunningLayer, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
 ) -> GraphPass | None:
-    """Returns how a graph runs a layer that quantizes; None: the graph breaks.
+    """Returns the pass of a quantized layer in a graph; None breaks the graph.
 
-    The tracer follows this function.
+    The tracer traces into this function.
     """
     if not FP8GlobalStateManager.is_fp8_enabled() or is_first_microbatch is not None:
         return None
@@ -215,7 +215,7 @@ def plan_in_graph(
 
 
 def is_plain(layer: RunningLayer) -> bool:
-    """Returns whether the layer runs as torch.nn.Linear does."""
+    """Returns whether the layer runs exactly as torch.nn.Linear."""
     manager = FP8GlobalStateManager
     if manager.is_fp8_enabled() or manager.is_fp8_calibration() or is_watched(layer):
         return False
@@ -223,7 +223,7 @@ def is_plain(layer: RunningLayer) -> bool:
 
 
 def is_watched(layer: RunningLayer) -> bool:
-    """Returns whether a session of debugging runs."""
+    """Returns whether a debug session runs."""
     if watcher_factory() is None:
         return False
     find_watcher(layer)
@@ -232,16 +232,16 @@ def is_watched(layer: RunningLayer) -> bool:
 
 @constant_of_graphs
 def find_watcher(layer: RunningLayer) -> None:
-    """Gives a layer that is older than the factory its watcher."""
+    """Sets the watcher of a layer that is older than the factory."""
     layer._find_watcher()
 
 
 @_disable_dynamo
 def run_untraced(function: Callable[..., Any], *args: Any) -> object:
-    """Calls the function and traces nothing in it.
+    """Calls the function without tracing it.
 
-    After a call that raised, a tracer runs the layer and traces the functions that it calls one by
-    one, where quantizers are no constants.
+    After a call that raised, a tracer runs the layer and traces each function that it calls
+    separately. In these traces quantizers are not constants.
     """
     return function(*args)
 

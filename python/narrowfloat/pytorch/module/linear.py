@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear: torch.nn.Linear whose products run by the recipe of the autocast."""
+"""Linear: torch.nn.Linear with products quantized by the recipe of the autocast."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from narrowfloat.pytorch.quantization.recompute import FirstPass
 class Linear(RunningLayer, torch.nn.Linear):
     """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
 
-    Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first
+    Parameters: weight (out_features, in_features), bias (out_features,) or None, with the initial
     values and state_dict names of torch.nn.Linear. Made inside quantized_model_init, the weight is
     a quantized tensor. Without a recipe and a debug feature the product is
     torch.nn.functional.linear itself.
 
     in_features, out_features, bias, device, dtype: as torch.nn.Linear's.
     params_dtype: another name of dtype. Both may be given if they are equal.
-    init_method: called with the weight to set its first values; biases are then zero.
+    init_method: called with the weight to initialise it; biases are then zero.
     get_rng_state_tracker, rng_tracker_name: the values are drawn inside the tracker's
         fork(rng_tracker_name).
     return_bias: the result is (x weight^T, bias), and the bias is not added.
@@ -81,7 +81,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         save_original_input: bool = False,
         name: str | None = None,
     ) -> None:
-        torch.nn.Module.__init__(self)  # torch.nn.Linear's makes parameters of its own
+        torch.nn.Module.__init__(self)  # torch.nn.Linear's constructor would make other parameters
         tp_size = refuse_parallelism("Linear", parallel_mode, sequence_parallel, tp_group, tp_size)
         refuse("Linear", "is not supported", parameters_split=parameters_split)
         refuse(
@@ -119,7 +119,7 @@ class Linear(RunningLayer, torch.nn.Linear):
 
     @property
     def weight_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
-        """The name of the weight, as TransformerEngine's layers have it."""
+        """The name of the weight, as in TransformerEngine's layers."""
         return ("weight",)
 
     @property
@@ -136,11 +136,11 @@ class Linear(RunningLayer, torch.nn.Linear):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """Returns y (..., out_features) for inp (..., in_features), in the type of inp.
 
-        is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
-        None quantizes it and keeps nothing. fp8_output, fp8_grad: y, and the gradient of inp, are
-        quantized. Inside torch.autocast the type is that of torch.autocast.
-        Errors: TypeError if inp and the parameters differ in type outside torch.autocast, without
-        a recipe PyTorch's own RuntimeError; ValueError for an option that the recipe cannot have.
+        is_first_microbatch: True quantizes the weight and caches it, False uses the cached one,
+        None quantizes without caching. fp8_output, fp8_grad: quantize y, and the gradient of inp.
+        Inside torch.autocast its type replaces the type of inp.
+        Errors: TypeError if inp and the parameters differ in type outside torch.autocast (without a
+        recipe PyTorch's RuntimeError); ValueError for an option that the recipe does not support.
         """
         y: Any = super().forward(inp, is_first_microbatch, fp8_output, fp8_grad)
         return y

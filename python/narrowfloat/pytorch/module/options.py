@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses, by name, the arguments of TransformerEngine's layers that are not supported."""
+"""Raises for arguments of TransformerEngine's layers that are not supported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowfloat.pytorch._types import Group
 def choose_dtype(
     layer: str, dtype: torch.dtype | None, params_dtype: torch.dtype | None
 ) -> torch.dtype | None:
-    """Returns the one of two names for the parameters' type that is set.
+    """Returns the parameters' type, given by one of two arguments.
 
     Errors: ValueError if both are set and differ.
     """
@@ -25,7 +25,7 @@ def choose_dtype(
 
 
 def refuse(layer: str, reason: str, **options: Any) -> None:
-    """Raises NotImplementedError, naming option and value, for the first that is set."""
+    """Raises NotImplementedError for the first option that is set, with its name and value."""
     for name, value in options.items():
         if value not in (None, False):
             raise NotImplementedError(f"{layer}: {name} {reason}, got {name}={value!r}")
@@ -36,7 +36,7 @@ def refuse_parallelism(
 ) -> int:
     """Returns the size of the tensor-parallel group.
 
-    Errors: ValueError for a mode that does not exist; NotImplementedError for communication.
+    Errors: ValueError for an unknown mode; NotImplementedError for a group of several ranks.
     """
     if parallel_mode not in (None, "column", "row"):
         raise ValueError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets the first values of a layer's parameters, and keeps them beside the codes."""
+"""Initialises a layer's parameters, and stores the initial values with quantized ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Init = Callable[[torch.Tensor], Any]
 
 
 class ParameterInit(NamedTuple):
-    """Sets a layer's first values.
+    """Initialises a layer's parameters.
 
     init_method: of weights; biases are then zero. None: both as in torch.nn.Linear.
-    get_rng_state_tracker, rng_tracker_name: whose fork() is entered around it.
+    get_rng_state_tracker, rng_tracker_name: the values are drawn within the tracker's fork().
     """
 
     init_method: Init | None = None
@@ -47,7 +47,7 @@ class ParameterInit(NamedTuple):
 
 
 def memory_of_whole(parameter: torch.Tensor) -> torch.Tensor:
-    """Returns where to draw the values of all ranks' parts: in place if the parameter is plain."""
+    """Returns the tensor for the initial values of all ranks; a plain parameter itself."""
     sharded = is_dtensor(parameter)
     if not (sharded or parameter.is_meta or isinstance(parameter, QuantizedTensorStorage)):
         return parameter
@@ -57,9 +57,9 @@ def memory_of_whole(parameter: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def set_parameter(module: torch.nn.Module, name: str, whole: torch.Tensor) -> None:
-    """Sets a parameter to a tensor; to this rank's part of it, if the parameter is sharded.
+    """Sets a parameter to a tensor, or to this rank's part of it if the parameter is sharded.
 
-    A parameter without memory, and a plain one that gets quantized, is replaced by a new one.
+    A new parameter replaces one without memory, and a plain one if `whole` is quantized.
     """
     parameter = getattr(module, name)
     if whole is parameter:
@@ -77,7 +77,7 @@ def set_parameter(module: torch.nn.Module, name: str, whole: torch.Tensor) -> No
 
 
 def keep_initial_values(parameter: torch.Tensor, values: torch.Tensor) -> None:
-    """Adds to a quantized parameter the two methods that return and drop its first values."""
+    """Adds two methods to a quantized parameter, which return and drop its initial values."""
     holder: Any = parameter
     holder._high_precision_init_val = values
     holder.get_high_precision_init_val = MethodType(_initial_values, parameter)

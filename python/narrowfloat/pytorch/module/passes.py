@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one forward pass of a quantized layer, from its quantizers to the differentiable product."""
+"""Runs a forward pass of a quantized layer: its quantizers and the differentiable product."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from narrowfloat.pytorch.tensor._fsdp import is_gathered, note_forward
 
 
 class RunningLayer(QuantizedLayer):
-    """A quantized layer with the part of forward() that Linear and GroupedLinear share."""
+    """A quantized layer with the common part of forward() of Linear and GroupedLinear."""
 
-    # The layer's own pass: takes the first pass or the node's plan, and forward()'s arguments.
+    # The layer's own pass. Arguments: the first pass or the node's plan, then those of forward().
     _forward: Callable[..., Any]
 
     def forward(self, *args: Any) -> object:
-        """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
+        """Runs _forward(); a pass repeated by torch.utils.checkpoint has the first one's state."""
         if not isinstance(args[0], torch.Tensor):
             raise TypeError(
                 f"{type(self).__name__}: the input must be a torch.Tensor, got "
@@ -59,7 +59,7 @@ class RunningLayer(QuantizedLayer):
         return self._run(*args)
 
     def _run(self, *args: Any) -> object:
-        """Does what forward() does, outside of graphs."""
+        """Implements forward() outside of graphs."""
         if any(is_gathered(weight) for weight in self._weights()):
             note_forward(self, may_run_again())
         again = first_pass_of(self)
@@ -73,14 +73,14 @@ class RunningLayer(QuantizedLayer):
             FP8GlobalStateManager.set_autocast_state(before)
 
     def _trace(self, *args: Any) -> object:
-        """Does what forward() does, in a graph where it can. The tracer follows this function."""
+        """Implements forward() within a graph, if possible. The tracer traces this function."""
         if is_plain(self):
             return self._forward(None, *args)
         planned = plan_in_graph(self, *self._quantizing_options(*args))
         return run_outside(self, *args) if planned is None else self._forward(planned, *args)
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
-        """Returns is_first_microbatch, fp8_output, fp8_grad of the arguments of forward()."""
+        """Returns is_first_microbatch, fp8_output, fp8_grad from the arguments of forward()."""
         raise NotImplementedError
 
     def _slots(
@@ -91,9 +91,9 @@ class RunningLayer(QuantizedLayer):
         fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> list[Slots] | None:
-        """Returns the quantizers of this pass, or None where it is the plain layer's.
+        """Returns the quantizers of this pass, or None for the pass of a plain layer.
 
-        Collects amaxes where the autocast says so.
+        Collects amaxes if the autocast calibrates.
         """
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         if isinstance(again, GraphPass):
@@ -117,7 +117,7 @@ class RunningLayer(QuantizedLayer):
     def _refuse_transforms(self) -> None:
         """Raises NotImplementedError inside a transform of torch.func.
 
-        State that is made there is wrapped, so that later passes could not use it.
+        State made in a transform is wrapped, and later passes cannot use it.
         """
         transform = running_transform()
         if transform is not None:
@@ -154,7 +154,7 @@ class RunningLayer(QuantizedLayer):
         biases: Sequence[torch.Tensor | None],
         is_first_microbatch: bool | None,
     ) -> torch.Tensor:
-        """Returns x w^T + bias by these quantizers, one set per weight."""
+        """Returns x w^T + bias with these quantizers, one set per weight."""
         dtype = self._dtype_of_pass(x)
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         if isinstance(again, GraphPass):
@@ -197,7 +197,7 @@ class RunningLayer(QuantizedLayer):
         splits: Sequence[int],
         biases: Sequence[torch.Tensor | None],
     ) -> torch.Tensor:
-        """Does what _multiply() does, by one node. The tracer follows this function."""
+        """Implements _multiply() with one node. The tracer traces into this function."""
         parameters = (*[getattr(self, name) for name in self.weight_names], *biases)
         steps = False
         if planned.states:
@@ -216,8 +216,8 @@ class RunningLayer(QuantizedLayer):
     ) -> bool:
         """Returns whether the backward pass of this pass ends with a step of delayed scaling.
 
-        The first layer of an autocast takes it: its backward pass is the last. Notes what a pass
-        that torch.utils.checkpoint will run again needs then.
+        The first layer of an autocast runs it, because its backward pass is the last. Stores the
+        state of a pass that torch.utils.checkpoint will run again.
         """
         places = running_places()
         will_run_again = any(not place.is_again for place in places)
@@ -250,9 +250,9 @@ class RunningLayer(QuantizedLayer):
     def _saves_input(self, recipe: Recipe, slots: Sequence[Slots]) -> bool:
         """Returns whether backward quantizes the input again.
 
-        Programs set the option for layers whose recipe they do not know, so a custom recipe's
-        quantizers that cannot do it are warned of.
-        Errors: ValueError for the recipe of delayed scaling, whose scale moves on until then.
+        Programs set save_original_input without knowing the recipe. So there is a warning, not an
+        error, for a custom recipe's quantizers that do not support it.
+        Errors: ValueError for the recipe of delayed scaling: its scale changes before backward.
         """
         quantizer = getattr(slots[0].activation, "parent_quantizer", slots[0].activation)
         if not self.save_original_input or recipe.backward_override is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three products of a linear layer by their names."""
+"""The three products of a linear layer, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 
 
 class Product(NamedTuple):
-    """A gemm as general_gemm reads it: first and second are the tensors behind B and A."""
+    """A gemm of general_gemm: first and second are the tensors passed as B and A."""
 
     layout: str
     first: str
@@ -42,8 +42,8 @@ def multiply(
 ) -> list[Any]:
     """Returns one result per pair. fprop: x w^T + bias. dgrad: dy w. wgrad: dy^T x.
 
-    firsts, seconds: plain, quantized or watched tensors; the gemm reads its form of each.
-    quantizers: quantize or watch the results. outs: where results go; accumulate adds to them.
+    firsts, seconds: plain, quantized or debug tensors; the gemm reads its form of each.
+    quantizers: quantize or debug the results. outs: receive results; accumulate adds to them.
     Errors: RuntimeError, naming layer and gemm, if one operand is quantized and the other plain.
     """
     product = PRODUCTS[gemm]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scales that delayed scaling had in an earlier pass, for quantizing as it did."""
+"""Copies of delayed scaling's scales, to repeat the quantization of an earlier pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from narrowfloat.pytorch.module.watching import Slots
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
-# Of the tensors that a forward pass quantizes; gradients are quantized once in any case.
+# The tensors that a forward pass quantizes; gradients are quantized only once.
 FORWARD = ("activation", "weight", "output")
 Scales = dict[str, torch.Tensor | None]
 
@@ -22,7 +22,7 @@ def scales_of(slots: Sequence[Slots]) -> list[Scales]:
 
 
 def with_scales(slots: Sequence[Slots], scales: Sequence[Scales]) -> list[Slots]:
-    """Returns the quantizers with those scales; their amaxes go nowhere."""
+    """Returns the quantizers with those scales; their amaxes are discarded."""
     return [
         each._replace(**{name: _with_scale(getattr(each, name), of[name]) for name in FORWARD})
         for each, of in zip(slots, scales, strict=True)
@@ -30,7 +30,7 @@ def with_scales(slots: Sequence[Slots], scales: Sequence[Scales]) -> list[Slots]
 
 
 def is_delayed(quantizer: Quantizer | None) -> bool:
-    """Returns whether a quantizer has a scale that delayed scaling gives it."""
+    """Returns whether delayed scaling computes the quantizer's scale."""
     return getattr(quantizer, "SCALE_IS_GIVEN", False)
 
 

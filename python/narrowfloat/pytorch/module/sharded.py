@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose parameters DTensor shards: what each rank multiplies."""
+"""The operands and results on each rank of a linear layer with parameters sharded by DTensor."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def is_dtensor(tensor: object) -> TypeIs[DTensor]:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what this rank holds of a DTensor, outside of the graph; else the tensor itself."""
+    """Returns this rank's part of a DTensor, detached from the graph; else the tensor itself."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
 def part_of(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's part of the first rank's tensor, placed as a parameter; else the tensor.
+    """Returns this rank's part of the first rank's tensor for a DTensor; else the tensor itself.
 
-    So ranks that drew other values agree. Codes are sent unchanged.
+    The parts of all ranks are then of one tensor. Codes are sent unchanged.
     """
     if not is_dtensor(parameter):
         return whole
@@ -46,7 +46,7 @@ def part_of(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def placed_as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor whose part on this rank is given, placed as a parameter."""
+    """Returns a DTensor with the given part on this rank, placed like a parameter."""
     if not is_dtensor(parameter):
         return part
     from torch.distributed.tensor import DTensor
@@ -62,7 +62,7 @@ def placed_as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """Gathers the rows of all ranks; the gradient is summed over ranks, each takes its rows."""
+    """Gathers the rows of all ranks; the gradient is summed over ranks and scattered by rows."""
 
     @staticmethod
     def forward(
@@ -79,7 +79,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[Any, ...]:
-        """Returns the sum in the type of the gradient, as DTensor and TransformerEngine have it."""
+        """Returns the sum in the type of the gradient, as in DTensor and TransformerEngine."""
         dim, shape, world = ctx.dim, ctx.shape, torch.distributed.get_world_size(ctx.group)
         parts = grad.reshape(*shape[:dim], world, *shape[dim:]).movedim(dim, 0)
         parts = parts.reshape(world * shape[0], *shape[1:])
@@ -91,7 +91,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 class _OnFirstRank(torch.autograd.Function):
-    """A bias on the first rank and zeros on the others, so that the sum over ranks has it once."""
+    """Keeps a bias on the first rank and zeros on the others, so that the sum has it once."""
 
     @staticmethod
     def forward(ctx: Context, bias: torch.Tensor, is_first: bool) -> torch.Tensor:
@@ -107,8 +107,8 @@ class Shards:
     """The operands of a layer on one rank.
 
     x: the local part of the input. gather_dim: the dimension of x along which the ranks' parts are
-    gathered before the product, or None. by_columns: each rank has some columns of y; otherwise
-    every rank has a term of the sum.
+    gathered before the product, or None. by_columns: each rank has some columns of y; else each
+    rank has one term of the sum y.
     """
 
     x: torch.Tensor
@@ -122,7 +122,7 @@ class Shards:
     ) -> torch.Tensor:
         """Returns the input of the product: (..., in), or (rows, in) if it was gathered.
 
-        plain: backward or a debug feature reads values, which are then sent in place of codes.
+        plain: backward or a debug feature reads values, so values are sent instead of codes.
         """
         if self.gather_dim is None:
             return self.x
@@ -133,7 +133,7 @@ class Shards:
         return _GatherRows.apply(self.x.to(dtype), group, quantizer, self.gather_dim)
 
     def gathered_values(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the input as DTensor multiplies it: with all tokens on every rank."""
+        """Returns the input of DTensor's product, with all tokens on every rank."""
         from torch.distributed.tensor import Replicate
 
         if self.gather_dim is None or not is_dtensor(x):
@@ -149,7 +149,7 @@ class Shards:
         return own if self.by_columns else _OnFirstRank.apply(own, self.mesh.get_local_rank() == 0)
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
-        """Returns the output of all ranks, given this rank's (rows, out)."""
+        """Returns the output DTensor of all ranks, given this rank's (rows, out)."""
         from torch.distributed.tensor import DTensor, Partial, Shard
 
         lead = list(self.x.shape[:-1])
@@ -211,7 +211,7 @@ def shards_of(layer: Linear, x: torch.Tensor) -> Shards | None:
 
 
 def refuse_dtensors(layer: QuantizedLayer, x: torch.Tensor) -> None:
-    """Raises NotImplementedError, naming it, if a parameter or the input is a DTensor."""
+    """Raises NotImplementedError with its name if a parameter or the input is a DTensor."""
     for name, tensor in (("input", x), *layer.named_parameters(recurse=False)):
         if is_dtensor(tensor):
             raise NotImplementedError(
@@ -229,7 +229,7 @@ def _refuse_options(layer: Linear) -> None:
 
 
 def require_whole_blocks(layer: Linear, slots: Slots) -> None:
-    """Raises ValueError if shards of the weight end inside blocks of the whole weight."""
+    """Raises ValueError if shards of the weight end within blocks of the whole weight."""
     weight, own = layer.weight, local(layer.weight)
     quantizer = getattr(slots.weight, "parent_quantizer", slots.weight)
     if quantizer is None or isinstance(own, QuantizedTensorStorage) or not is_dtensor(weight):

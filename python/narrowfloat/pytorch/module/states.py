@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe states of one layer: its quantizers, and what a checkpoint keeps of them."""
+"""The recipe states of one layer: its quantizers, and the buffers for checkpoints."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Roles = dict[str, Sequence[QuantizerRole | None]]
 
 
 class LayerStates:
-    """Follows the recipe that runs, and keeps buffers over changes of it.
+    """Makes the quantizers of the current recipe, and keeps buffers when it changes.
 
-    meta, quantizers: by TransformerEngine's name of the pass. State that was loaded waits in
-    `pending` until a recipe that has such state runs. recipe: the one that was followed last.
-    version: counts changes that graphs which hold this state do not see.
+    meta, quantizers: by TransformerEngine's name of the pass. `pending` holds loaded state until a
+    recipe with such state runs. recipe: the last one. version: counts changes that are not visible
+    to graphs with this state.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class LayerStates:
         self._group: Any = None
 
     def follow(self, recipe: Recipe, group: Group, roles: Callable[[], Roles]) -> bool:
-        """Makes new quantizers if the recipe or the group is another one. Returns whether it did.
+        """Makes new quantizers if the recipe or the group changes. Returns whether it did.
 
-        Recipes are the same if their texts are. Delayed scaling's buffers go on.
+        Recipes are equal if their texts are. Delayed scaling's buffers are kept.
         """
         text = repr(recipe)
         made = self._is_stale or self._recipe_text != text or self._group is not group
@@ -64,12 +64,12 @@ class LayerStates:
         return made
 
     def forget_recipe(self) -> None:
-        """Makes the next follow() build quantizers anew; buffers go on."""
+        """Makes the next follow() make new quantizers; buffers are kept."""
         self._is_stale = True
         self.version += 1
 
     def is_other_recipe(self, recipe: Recipe) -> bool:
-        """Returns whether another recipe than this one was followed before."""
+        """Returns whether the previous recipe exists and is another one."""
         return self._recipe_text is not None and self._recipe_text != repr(recipe)
 
     def _make(self, recipe: Recipe, roles: Roles) -> None:
@@ -91,12 +91,12 @@ class LayerStates:
             self.version += 1
 
     def _buffers(self) -> list[torch.Tensor | None]:
-        """Returns scales and histories of delayed scaling."""
+        """Returns the scales and histories of delayed scaling."""
         names = ("scale", "amax_history")
         return [getattr(state, name, None) for state in self.meta.values() for name in names]
 
     def export(self) -> dict[str, torch.Tensor]:
-        """Returns copies of what a checkpoint keeps, by TransformerEngine's names."""
+        """Returns copies of the buffers for a checkpoint, by TransformerEngine's names."""
         found = {}
         for key, suffix in PASSES.values():
             state = self.meta.get(key)
@@ -107,7 +107,7 @@ class LayerStates:
         return found or dict(self.pending or {})
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Takes over what export() gave; before the first pass it waits for the recipe.
+        """Loads a result of export(); before the first pass, stores it until there is a recipe.
 
         Errors: ValueError if the layer has another number of quantizers.
         """
@@ -115,8 +115,8 @@ class LayerStates:
         self._apply_pending()
 
     def _apply_pending(self) -> None:
-        """Copies loaded state into the buffers that quantizers see, if there are such buffers."""
-        if self.pending:  # an empty region without gradients would stay in an exported program
+        """Copies loaded state into the buffers of the quantizers, if they exist."""
+        if self.pending:  # an empty no_grad region would stay in an exported program
             with torch.no_grad():
                 self._apply(self.pending)
 
@@ -141,7 +141,7 @@ class LayerStates:
 
 
 def _resize(before: RecipeState, state: RecipeState) -> None:
-    """Goes on with the same scales where only the length of the history changed."""
+    """Keeps the scales if only the length of the history changed."""
     if state.delayed_state is not state or type(before) is not type(state):
         return
     if state.num_quantizers == before.num_quantizers:
@@ -150,7 +150,7 @@ def _resize(before: RecipeState, state: RecipeState) -> None:
 
 
 def _copy_history(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copies the newest rows that fit; older rows of the target are zero, as before any step."""
+    """Copies the newest rows that fit; older rows of the target are zero, as in a new history."""
     rows = min(source.shape[0], target.shape[0])
     target[:rows].copy_(source[:rows])
     target[rows:].zero_()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six tensors of a linear product, and the place where debugging takes them over.
+"""The six tensors of a linear product, and the interface that debugging implements.
 
-Layers know nothing of debugging. `narrowfloat.debug.pytorch.layer` registers itself here.
+Layers do not import debugging. `narrowfloat.debug.pytorch.layer` registers itself here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 class Slots(NamedTuple):
     """The quantizers of a layer's six tensors; None is high precision.
 
-    The order is the one in which debug features are asked.
+    Debug features are queried in this order.
     """
 
     activation: Quantizer | None = None
@@ -28,15 +28,15 @@ class Slots(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Decides once per forward pass whether a layer's tensors are watched."""
+    """Decides once per forward pass whether debugging replaces a layer's quantizers."""
 
     name: str
 
     def is_running(self) -> bool:
-        """Returns whether passes may be watched now; graphs hold only passes that are not."""
+        """Returns whether passes may be debugged now; graphs contain only passes that are not."""
 
     def watch_group(self, parents: Sequence[Slots]) -> list[Slots] | None:
-        """Returns quantizers that watch `parents`, or None where the layer runs as usual."""
+        """Returns debug quantizers over `parents`, or None for a normal pass."""
 
 
 WatcherFactory = Callable[[str, Any, int, bool], Watcher]
@@ -46,7 +46,7 @@ _numbers = itertools.count(1)
 
 
 def set_watcher_factory(factory: WatcherFactory | None) -> None:
-    """Sets what makes a layer's watcher; None: no watching.
+    """Sets the function that makes a layer's watcher; None disables watchers.
 
     Its arguments are the layer's name, tp_group, tp_size, and whether the layer is being made.
     """
@@ -55,7 +55,7 @@ def set_watcher_factory(factory: WatcherFactory | None) -> None:
 
 
 def watcher_factory() -> WatcherFactory | None:
-    """Returns what set_watcher_factory() set last."""
+    """Returns the function that set_watcher_factory() set last."""
     return _factory
 
 
@@ -65,5 +65,5 @@ def next_layer_number() -> int:
 
 
 def is_watching(quantizer: Quantizer | None) -> bool:
-    """Returns whether the quantizer watches another one, which is its parent_quantizer."""
+    """Returns whether this is a debug quantizer, which wraps its parent_quantizer."""
     return hasattr(quantizer, "parent_quantizer")

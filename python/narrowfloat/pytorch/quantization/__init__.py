@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes at work: roles, the state of a recipe, autocast and the global state."""
+"""Roles, recipe states, autocast and the global state."""
 
 from narrowfloat.pytorch.quantization.autocast import (
     autocast,

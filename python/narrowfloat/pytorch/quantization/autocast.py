@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two context managers that set the global state, and what is available."""
+"""The two context managers that set the global state, and functions for supported formats."""
 
 import warnings
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class autocast:
     """Makes layers quantize by `recipe` while this context is entered; it may be nested.
 
-    It is for this library's layers; torch.nn.Linear and other operators do not read it.
-    enabled: False turns quantization off inside. calibrating: collect amaxes for delayed scaling
-    without quantizing, for layers in an autocast that is not enabled. recipe: None is the default
-    recipe. amax_reduction_group: of delayed scaling's amaxes.
-    Errors: RuntimeError for an object that is not a recipe, if one object is entered while it is
-    entered, or for delayed scaling, whose state outlives a step, while a graph is compiled;
-    NotImplementedError for an option of the recipe that no layer here has.
+    It affects this library's layers; torch.nn.Linear and other operators ignore it.
+    enabled: False disables quantization inside. calibrating: collects amaxes for delayed scaling
+    without quantizing, in an autocast that is not enabled. recipe: None is the default recipe.
+    amax_reduction_group: of delayed scaling's amaxes.
+    Errors: RuntimeError for an object that is not a recipe, for entering an entered object, or for
+    delayed scaling (its state is kept between steps) while a graph is compiled; NotImplementedError
+    for an unsupported option of the recipe.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class autocast:
 
 @constant_of_graphs
 def note_recipe(recipe: Recipe) -> None:
-    """Lets graphs refer to a recipe by its text.
+    """Stores a recipe, so that graphs can refer to it by its text.
 
-    A tracer holds the fields of a recipe that it has seen made apart from the object, which is
-    empty, so that such a recipe has no text.
+    If the traced function makes the recipe, the tracer stores its fields apart from the object. The
+    object is then empty, so that the recipe has no text.
     """
     if not vars(recipe):
         run_without_graph(
@@ -91,12 +91,12 @@ def quantized_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> Iterator[None]:
-    """Gives quantized parameters to the layers that are made inside.
+    """Makes layers that are constructed inside have quantized parameters.
 
-    recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps the
-    values that it was quantized from, on the CPU, for optimizers: get_high_precision_init_val() and
+    recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps its
+    values before quantizing, on the CPU, for optimizers: get_high_precision_init_val() and
     clear_high_precision_init_val() of the parameter.
-    Errors: RuntimeError and NotImplementedError as autocast() raises them for a recipe.
+    Errors: RuntimeError and NotImplementedError for a recipe, as autocast().
     """
     if enabled and recipe is not None:
         check_recipe_support(recipe)
@@ -121,7 +121,7 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     fp8_group: "ProcessGroup | None" = None,
 ) -> autocast:
-    """Returns autocast() with a DeprecationWarning: this is its older name."""
+    """Returns autocast() with a DeprecationWarning for its older name."""
     _warn_of_old_name("fp8_autocast", "autocast")
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
@@ -131,7 +131,7 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> AbstractContextManager[None]:
-    """Returns quantized_model_init() with a DeprecationWarning: this is its older name."""
+    """Returns quantized_model_init() with a DeprecationWarning for its older name."""
     _warn_of_old_name("fp8_model_init", "quantized_model_init")
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 
@@ -141,7 +141,7 @@ def _warn_of_old_name(old: str, new: str) -> None:
 
 
 def check_recipe_support(recipe: Recipe) -> None:
-    """Checks that layers here can follow a recipe.
+    """Checks that the layers support a recipe.
 
     Errors: RuntimeError for an object that is not a recipe; NotImplementedError for fp8_dpa and
     fp8_mha, which are for attention layers.
@@ -160,9 +160,7 @@ def check_recipe_support(recipe: Recipe) -> None:
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Returns whether FP8 can be quantized here; with return_reason, a pair with the reason why
-    not.
-    """
+    """Returns whether FP8 is supported; with return_reason, a pair with the reason if it is not."""
     return _answer(FP8GlobalStateManager.is_fp8_available(), return_reason)
 
 
@@ -181,7 +179,7 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     return _answer(FP8GlobalStateManager.is_nvfp4_available(), return_reason)
 
 
-# The pairs themselves.
+# The pairs of availability and reason.
 check_fp8_support = FP8GlobalStateManager.is_fp8_available
 check_mxfp8_support = FP8GlobalStateManager.is_mxfp8_available
 check_fp8_block_scaling_support = FP8GlobalStateManager.is_fp8_block_scaling_available

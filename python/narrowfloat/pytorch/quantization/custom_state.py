@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a recipe whose quantizers a factory makes."""
+"""The state of a recipe with quantizers from a factory."""
 
 import warnings
 from dataclasses import fields
@@ -21,19 +21,17 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 class CustomRecipeState(
     RecipeState, keeps=lambda recipe: recipe.get_quantizer_factory() is not None
 ):
-    """Makes one quantizer per slot by the factory; those that need state share one delayed
-    state.
-    """
+    """Makes one quantizer per slot with the factory; requests share one delayed state."""
 
     _ds_state: DelayedScalingRecipeState | None = None
 
     def make_quantizers(self) -> list[Quantizer]:
         """Calls the factory once per slot, with its role.
 
-        Without roles a CustomRecipe's factory gets bare ones, with a warning; the factory of
-        another recipe gets the types that the slots of a linear layer have.
-        Errors: ValueError if the factory returns None, or requests that differ; TypeError if it
-        returns neither a quantizer nor a request that is known.
+        Without roles a CustomRecipe's factory gets empty ones, with a warning; the factory of
+        another recipe gets the tensor types of a linear layer's slots.
+        Errors: ValueError if the factory returns None, or different requests; TypeError if it
+        returns neither a quantizer nor a known request.
         """
         if self.roles is None and self.recipe.custom():
             warnings.warn(
@@ -51,7 +49,7 @@ class CustomRecipeState(
         return made
 
     def inherit_state_from(self, other: RecipeState) -> bool:
-        """Runs RecipeState's, and inherits the delayed state of the requests, if there is one."""
+        """Runs the base's method, and inherits the delayed state of the requests, if it exists."""
         if not super().inherit_state_from(other):
             return False
         self._ds_state = other._ds_state
@@ -97,7 +95,7 @@ class CustomRecipeState(
         )
         kept = self._ds_state
         if kept is not None and kept.dtype == state.dtype:
-            state.inherit_state_from(kept)  # refuses another count or another history length
+            state.inherit_state_from(kept)  # only for equal counts and history lengths
         self._ds_state = state
         return state.make_quantizers()
 

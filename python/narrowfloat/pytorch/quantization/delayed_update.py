@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one step of delayed scaling on torch tensors: the core's rule, or a recipe's functions."""
+"""Runs one step of delayed scaling on torch tensors, by the core's rule or a recipe's functions."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ def update_amax_and_scale(
     recipe: DelayedScaling,
     reduced_amax: torch.Tensor | None = None,
 ) -> None:
-    """Rolls `amax_history` and updates `scale`, both in place: whoever holds a view sees it.
+    """Rotates `amax_history` and updates `scale`, both in place, so that views change too.
 
     Shapes:  amax_history float32 (L, n), row 0 the newest; scale and reduced_amax float32 (n,).
-    reduced_amax: the newest amaxes over all processes; one that is not 0 replaces row 0.
+    reduced_amax: the newest amaxes over all processes; nonzero ones replace row 0.
     Errors:  as narrowfloat.update_delayed_scale.
     """
     if recipe.scaling_factor_compute_algo is None and not callable(recipe.amax_compute_algo):
@@ -39,10 +39,10 @@ def fused_update(
     algo: str,
     reduced_amax: torch.Tensor | None = None,
 ) -> None:
-    """Applies the core's rule, in place. Shapes and errors: as update_amax_and_scale.
+    """Applies the core's rule in place. Shapes and errors: as update_amax_and_scale.
 
-    Writes through NumPy, as a kernel writes memory: PyTorch refuses to change a state that was made
-    in inference mode outside it. On CUDA a kernel does.
+    Writes through NumPy on the CPU: outside of inference mode PyTorch raises for a write to a state
+    that was made in it. On CUDA a kernel writes.
     """
     if amax_history.is_cuda or scale.is_cuda:
         _update_on_device(amax_history, scale, fp8_max, margin, algo, reduced_amax)
@@ -54,7 +54,7 @@ def fused_update(
     )
 
 
-@torch.inference_mode()  # where a state that was made in inference mode can be written, too
+@torch.inference_mode()  # in which a state made in inference mode can be written, too
 def _update_on_device(
     amax_history: torch.Tensor,
     scale: torch.Tensor,
@@ -63,7 +63,7 @@ def _update_on_device(
     algo: str,
     reduced_amax: torch.Tensor | None,
 ) -> None:
-    """Does what fused_update() does in device memory, on the current stream. Reads no value."""
+    """Implements fused_update() in device memory, on the current stream. Reads no value."""
     states = amax_history.data, scale.data
     history, scales = (state.contiguous() for state in states)
     reduced = None if reduced_amax is None else reduced_amax.data.contiguous()
@@ -76,7 +76,7 @@ def _update_on_device(
 def update_scale(
     amax: torch.Tensor, scale: torch.Tensor, fp8_max: float, margin: float
 ) -> torch.Tensor:
-    """Writes the scale of one amax each to `scale`, by the core's rule, and returns it.
+    """Writes the scale of each amax to `scale`, by the core's rule, and returns it.
 
     Shapes: amax and scale float32 (n,). Errors: as narrowfloat.update_delayed_scale.
     """
@@ -89,11 +89,11 @@ def update_scale(
 def split_and_copy(
     buffer: torch.Tensor, outputs: Sequence[torch.Tensor], chunk_sizes: Sequence[int]
 ) -> None:
-    """Copies consecutive runs of `buffer` into `outputs`.
+    """Copies consecutive parts of `buffer` into `outputs`.
 
-    Shapes: buffer (sum of chunk_sizes, ...); each of outputs as its run.
-    Errors: ValueError, before anything is written, unless there is one output per run and the sizes
-    add up; RuntimeError as Tensor.copy_.
+    Shapes: buffer (sum of chunk_sizes, ...); each output as its part.
+    Errors: ValueError, before anything is written, unless there is one output per part and the
+    sizes add up; RuntimeError as Tensor.copy_.
     """
     if len(outputs) != len(chunk_sizes) or sum(chunk_sizes) != buffer.shape[0]:
         raise ValueError(

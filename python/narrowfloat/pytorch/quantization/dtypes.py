@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the codes of a recipe's two passes, and the multiple that rows are padded to."""
+"""Returns the code types of a recipe's two passes, and the multiple for padding rows."""
 
 import torch
 
@@ -8,7 +8,7 @@ from narrowfloat.common.recipe import Format, Recipe
 from narrowfloat.pytorch.constants import MXFP8_BLOCK_SCALING_SIZE, DType
 
 # The multiple that rows are padded to for products of a recipe's codes; MXFP8 needs only whole
-# blocks. TransformerEngine's GPUs align FP8 and NVFP4 so, and shapes have to agree with theirs.
+# blocks. TransformerEngine uses these values on GPUs, and shapes must agree with its shapes.
 FP8_ALIGNMENT, NVFP4_ALIGNMENT = 16, 128
 
 
@@ -45,7 +45,7 @@ def get_fp8_max(fp8_recipe: Recipe, fprop_tensor: bool = True) -> float:
 
 
 def get_align_size_for_quantization(recipe: Recipe) -> int:
-    """Returns what a layer pads numbers of rows to; a CustomRecipe says it itself."""
+    """Returns the multiple that a layer pads rows to; a CustomRecipe defines its own."""
     if recipe.custom():
         return recipe.quantization_alignment
     if recipe.mxfp8():

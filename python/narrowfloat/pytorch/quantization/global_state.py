@@ -44,10 +44,10 @@ class ModelInitState:
 
 @dataclass
 class _Members:
-    """The delayed states that take their steps together, by their place in what is reduced.
+    """The delayed states that run their steps together, by their place in the reduced tensor.
 
-    A state that is gone keeps its place: when Python frees it differs between ranks, and all of
-    them must reduce equally many amaxes in one order.
+    A freed state keeps its place, because ranks free it at different times, and all ranks must
+    reduce the same number of amaxes in the same order.
     """
 
     recipe: DelayedScaling
@@ -56,10 +56,10 @@ class _Members:
         default_factory=weakref.WeakKeyDictionary
     )
     length: int = 0
-    free: dict[int, list[int]] = field(default_factory=dict)  # places by their width
+    free: dict[int, list[int]] = field(default_factory=dict)  # free places by their width
 
     def add(self, state: DelayedScalingRecipeState) -> None:
-        """Gives a state a place that was given back, or the next one."""
+        """Assigns a free place to a state, or the next new one."""
         width = state.num_quantizers
         if self.free.get(width):
             self.places[state] = self.free[width].pop()
@@ -68,13 +68,13 @@ class _Members:
         self.length += width
 
     def remove(self, state: DelayedScalingRecipeState) -> None:
-        """Takes the place of a state back, if it has one."""
+        """Frees the place of a state, if it has one."""
         place = self.places.pop(state, None)
         if place is not None:
             self.free.setdefault(state.num_quantizers, []).append(place)
 
     def update(self) -> None:
-        """Takes one step of all states, after reducing their newest amaxes where the recipe wants
+        """Runs one step of all states, after reducing their newest amaxes if the recipe requires
         it.
         """
         states = sorted(self.places.items(), key=lambda item: item[1])
@@ -94,7 +94,7 @@ class FP8GlobalStateManager:
     _autocast: ClassVar = AutocastState()
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
-    _waiting: ClassVar = 0  # steps of backward passes that graphs have run
+    _waiting: ClassVar = 0  # pending steps of backward passes in graphs
     # Counts of events that invalidate graphs: resets, and new delayed states.
     resets: ClassVar = 0
     additions: ClassVar = 0
@@ -144,7 +144,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def with_high_precision_init_val(cls) -> bool:
-        """Returns whether parameters keep the values they were quantized from."""
+        """Returns whether parameters keep their values before quantizing."""
         return cls._model_init.preserve_high_precision_init_val
 
     @classmethod
@@ -161,7 +161,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def set_autocast_state(cls, state: AutocastState) -> None:
-        """Sets them, as the end of an autocast does."""
+        """Sets the autocast's settings, as at the end of an autocast."""
         cls._autocast = replace(state)
 
     @classmethod
@@ -175,10 +175,10 @@ class FP8GlobalStateManager:
 
     @classmethod
     def autocast_exit(cls, collected: bool) -> None:
-        """Ends an autocast; the outermost one takes the forward pass's step if it can learn.
+        """Ends an autocast; the outermost one runs the forward step in a pass that trains.
 
         collected: whether layers collected amaxes inside, quantizing or calibrating. A pass that
-        torch.utils.checkpoint runs again has taken its step the first time.
+        torch.utils.checkpoint recomputes ran its step the first time.
         """
         cls._depth -= 1
         while cls._waiting:
@@ -189,24 +189,24 @@ class FP8GlobalStateManager:
         if not torch.is_grad_enabled() and not is_first_pass():
             return
         if not torch.compiler.is_dynamo_compiling():
-            if running_transform() is None:  # layers refuse to run in one
+            if running_transform() is None:  # layers raise within a transform
                 cls.reduce_and_update_fp8_tensors(forward=True)
         elif _has_states(cls, cls.resets, cls.additions):
             step_forward_outside()
 
     @classmethod
     def get_model_init_state(cls) -> ModelInitState:
-        """Returns a copy of what the running quantized_model_init says."""
+        """Returns a copy of the settings of the running quantized_model_init."""
         return replace(cls._model_init)
 
     @classmethod
     def set_model_init_state(cls, state: ModelInitState) -> None:
-        """Sets it, as the begin and the end of a quantized_model_init do."""
+        """Sets them, as at the begin and the end of a quantized_model_init."""
         cls._model_init = replace(state)
 
     @classmethod
     def reset(cls) -> None:
-        """Forgets everything, as if the process had just begun."""
+        """Resets all state to that of a new process."""
         cls._autocast = AutocastState()
         cls._model_init = ModelInitState()
         cls._depth = 0
@@ -217,11 +217,11 @@ class FP8GlobalStateManager:
 
     @classmethod
     def add_recipe_state(cls, state: RecipeState, group: ProcessGroup | None = None) -> None:
-        """Makes `state` take part in the steps of its pass; only delayed scaling has any.
+        """Adds `state` to the steps of its pass; only delayed scaling has steps.
 
-        States that are added in the same order on all processes are reduced together. A state lives
-        as long as its layer holds it; its place in the reduction stays, unless it is removed. One
-        whose buffers have no memory takes no steps.
+        States that are added in the same order on all processes are reduced together. A state
+        exists as long as its layer holds it; its place in the reduction stays until it is removed.
+        A state with buffers without memory is not added.
         """
         delayed: Any = state.delayed_state
         if delayed is None or delayed in cls._known or not in_memory(delayed.scale):
@@ -233,7 +233,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def remove_recipe_state(cls, state: RecipeState) -> None:
-        """Ends the steps of a state; all processes must remove theirs in the same order."""
+        """Removes a state from the steps; all processes must remove theirs in the same order."""
         delayed: Any = state.delayed_state
         if delayed is None or delayed not in cls._known:
             return
@@ -243,16 +243,16 @@ class FP8GlobalStateManager:
 
     @classmethod
     def step_backward(cls) -> None:
-        """Takes the step of delayed scaling that ends a backward pass."""
+        """Runs the step of delayed scaling that ends a backward pass."""
         cls.reduce_and_update_fp8_tensors(forward=False)
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
         """Runs one step of delayed scaling for all states of a pass.
 
-        Newest amaxes are first made the largest of all processes where the recipe says so and there
-        are several: one all-reduce for all states of a recipe and group. Passes of tensors without
-        memory measure nothing, and end without a step.
+        With several processes, and if the recipe requires it, the newest amaxes are first replaced
+        by their maximum over processes: one all-reduce for all states of a recipe and group. After
+        passes of tensors without memory there is no step.
         """
         if fake_mode() is not None:
             return
@@ -273,25 +273,25 @@ def _is_running(group: ProcessGroup | None) -> bool:
 
 @constant_of_graphs
 def _has_states(manager: type[FP8GlobalStateManager], *versions: int) -> bool:
-    """Returns whether any layer has a state of delayed scaling, at these counts."""
+    """Returns whether any layer has a state of delayed scaling. versions: read for guards."""
     return any(members.places for members in manager._members.values())
 
 
 @_disable_dynamo
 def step_forward_outside() -> None:
-    """Breaks the graph and takes the step of delayed scaling that ends a forward pass."""
+    """Breaks the graph and runs the step of delayed scaling that ends a forward pass."""
     FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=True)
 
 
 @torch.library.custom_op("narrowfloat::step_after_backward", mutates_args=("amax_history",))
 def step_after_backward(amax_history: torch.Tensor) -> None:
-    """Takes the step of delayed scaling when the running backward pass has ended.
+    """Runs the step of delayed scaling when the running backward pass has ended.
 
-    A graph writes the amaxes that it found behind its last node, so the step cannot be a node. Of a
-    backward pass inside the graph, the end of the autocast takes it.
-    amax_history: one that the step rolls, which keeps the node in the graph.
+    A graph writes its amaxes after its last node, so the step cannot be a node. For a backward pass
+    inside the graph, the end of the autocast runs the step.
+    amax_history: an argument that the step writes, which keeps the node in the graph.
     """
-    if torch._C._current_graph_task_id() == -1:  # the graph has the backward pass, too
+    if torch._C._current_graph_task_id() == -1:  # the graph includes the backward pass
         FP8GlobalStateManager._waiting += 1
         return
     torch.autograd.Variable._execution_engine.queue_callback(FP8GlobalStateManager.step_backward)
@@ -299,13 +299,13 @@ def step_after_backward(amax_history: torch.Tensor) -> None:
 
 @step_after_backward.register_fake
 def _step_after_backward_fake(amax_history: torch.Tensor) -> None:
-    """Writes nothing: the step has no place in the graph."""
+    """Writes nothing: the step is not a part of the graph."""
 
 
 def reduce_newest_amax(
     amax: torch.Tensor, recipe: DelayedScaling, group: ProcessGroup | None
 ) -> bool:
-    """Replaces `amax` by the largest of all processes, where the recipe wants it.
+    """Replaces `amax` by its maximum over all processes, if the recipe requires it.
 
     Returns whether it did.
     """
@@ -319,7 +319,7 @@ def reduce_newest_amax(
 
 
 def get_default_recipe() -> Recipe:
-    """Returns the recipe of an autocast that names none: delayed scaling."""
+    """Returns the recipe of an autocast without one: delayed scaling."""
     return DelayedScaling()
 
 

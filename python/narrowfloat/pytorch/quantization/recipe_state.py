@@ -20,22 +20,22 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 class RecipeState(abc.ABC):
     """The quantizers of a layer's slots in one pass, and the buffers they share.
 
-    recipe: what is quantized how. mode: "forward" or "backward". num_quantizers: how many slots;
-    roles: one per slot, or None where it is unknown. device: of the buffers.
+    recipe: defines the quantizers. mode: "forward" or "backward". num_quantizers: the number of
+    slots; roles: one per slot, or None if it is unknown. device: of the buffers.
     Errors: ValueError for another mode or another number of roles.
     """
 
-    # Buffers that live as long as the layer, by attribute name.
+    # Names of the attributes with buffers that exist as long as the layer.
     PERSISTENT: ClassVar[tuple[str, ...]] = ()
 
-    # The state with delayed scaling, if there is one: itself, or a part of it.
+    # The state with delayed scaling, or None: this state itself, or a part of it.
     delayed_state: "RecipeState | None" = None
 
-    # The recipes of each class; later entries are tried first.
+    # A condition on recipes for each class; later entries are tested first.
     _kinds: ClassVar[list[tuple[Callable[[Recipe], bool], type["RecipeState"]]]] = []
 
     if TYPE_CHECKING:
-        # The buffers of a kind, which PERSISTENT names.
+        # The buffers listed in PERSISTENT.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
         def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
 
@@ -77,7 +77,7 @@ class RecipeState(abc.ABC):
         device: torch.device | str | None = None,
         roles: Sequence[QuantizerRole | None] | None = None,
     ) -> "RecipeState":
-        """Returns the state of that recipe; of a factory's, where the recipe has one.
+        """Returns the state of a recipe; a CustomRecipeState if the recipe has a factory.
 
         Errors: ValueError as the constructor's; NotImplementedError for an unknown recipe.
         """
@@ -93,9 +93,9 @@ class RecipeState(abc.ABC):
         """Returns one new quantizer per slot, over the same buffers."""
 
     def inherit_state_from(self, other: "RecipeState") -> bool:
-        """Takes over the very buffers of a state of the same class, shapes and dtypes.
+        """Shares the buffers of a state with the same class, shapes and dtypes.
 
-        Call it before make_quantizers(). Returns whether it did; else nothing changes.
+        Call it before make_quantizers(). Returns whether it did; else changes nothing.
         """
         if type(other) is not type(self):
             return False
@@ -108,14 +108,12 @@ class RecipeState(abc.ABC):
         return True
 
     def _slot_role(self, index: int) -> QuantizerRole:
-        """Returns the role of a slot, a bare one where none was given."""
+        """Returns the role of a slot; an empty one without roles."""
         role = None if self.roles is None else self.roles[index]
         return QuantizerRole() if role is None else role
 
     def _slot_tensor_type(self, index: int) -> str:
-        """Returns the tensor type of a slot: its role's if that is a linear layer's, else by its
-        place.
-        """
+        """Returns the tensor type of a slot: of its role in a linear layer, else by index."""
         tensor_type = self._slot_role(index).tensor_type
         if tensor_type in LINEAR_TYPES:
             return tensor_type

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of the recipes that make their quantizers themselves."""
+"""The states of recipes that make their quantizers themselves."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
@@ -73,7 +73,7 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
 class Float8CurrentScalingRecipeState(
     RecipeState, keeps=lambda recipe: type(recipe).float8_current_scaling()
 ):
-    """No buffers. Inputs, weights and gradients of outputs have parameters of their own."""
+    """No buffers. Inputs, weights and gradients of outputs have different parameters."""
 
     def make_quantizers(self) -> list[Quantizer]:
         """Returns Float8CurrentScalingQuantizers of the pass's dtype."""
@@ -100,7 +100,7 @@ class Float8CurrentScalingRecipeState(
 
 
 class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).mxfp8()):
-    """No buffers. Tiles for weights that a linear layer says are its own."""
+    """No buffers. Tiles for weights with the role of a linear layer's weight."""
 
     def make_quantizers(self) -> list[Quantizer]:
         """Returns MXFP8Quantizers of the pass's dtype."""
@@ -116,7 +116,7 @@ class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
 
 
 class _ByTensorType(RecipeState):
-    """A state whose quantizers follow from the type of their tensor."""
+    """A state whose quantizers depend only on the tensor type."""
 
     def make_quantizers(self) -> list[Quantizer]:
         """Returns the recipe's quantizers. Errors: as the recipe defines them."""
@@ -154,7 +154,7 @@ class NVFP4BlockScalingRecipeState(_ByTensorType, keeps=lambda recipe: type(reci
     """No buffers. Transform, rounding and tiles by tensor type."""
 
     def _quantizer(self, tensor_type: str) -> Quantizer:
-        """Returns NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
+        """Returns NVFP4Quantizer. Errors: ValueError for 4over6 with the transform or SR."""
         recipe, gradient = self.recipe, tensor_type in BACKWARD_TYPES
         weight = tensor_type == "weight"
         if gradient:

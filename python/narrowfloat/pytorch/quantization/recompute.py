@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that torch.utils.checkpoint runs again during backward, and what the first passes had.
+"""Stores the state of a pass, for the pass that torch.utils.checkpoint runs again in backward.
 
-By then the autocast has ended and delayed scaling moved on. torch.utils.checkpoint keeps neither
-and does not tell the layers of a pass which one it is. Its functions hold one object per checkpoint
-while either pass runs, which the stack shows: what a layer had is kept on that object.
+By then the autocast has ended and delayed scaling has changed its scales. torch.utils.checkpoint
+saves neither, and gives layers no sign of a second pass. Its functions hold one object per
+checkpoint while either pass runs, and the stack shows it: the state is stored on that object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FirstPass:
-    """The state of one layer in a first pass. scales: copies, which delayed scaling keeps."""
+    """The state of one layer in a first pass. scales: copies of delayed scaling's scales."""
 
     layer: int
     autocast: Any
@@ -48,7 +48,7 @@ class FirstPass:
 
 @dataclass
 class _Passes:
-    """The first passes in order, and how many of them a backward pass has run again."""
+    """The first passes in order, and the number of them that a backward pass has run again."""
 
     first: list[FirstPass] = field(default_factory=list)
     task: int = -1
@@ -56,7 +56,7 @@ class _Passes:
 
 
 def running_places() -> list[Place]:
-    """Returns the checkpoints that this call is in, the innermost first, up to a second pass."""
+    """Returns the checkpoints around this call, the innermost first, up to a second pass."""
     found: list[Place] = []
     if torch.compiler.is_compiling():
         return found
@@ -83,10 +83,10 @@ def _saving_hooks() -> tuple[Any, Any] | None:
 
 
 def _hooked_place() -> Place | None:
-    """Returns the checkpoint that set the active hooks for saved tensors; None if none did.
+    """Returns the checkpoint that set the active hooks for saved tensors, or None.
 
-    One of torch.distributed._composable begins and ends in hooks of a module, and is not on the
-    stack between them.
+    A checkpoint of torch.distributed._composable begins and ends in hooks of a module, and is not
+    on the stack between them.
     """
     hooks = _saving_hooks()
     code = None if hooks is None else getattr(hooks[0], "__code__", None)
@@ -104,14 +104,14 @@ def is_first_pass() -> bool:
 def may_run_again() -> bool:
     """Returns whether a checkpoint may run this pass again.
 
-    It may wherever saved tensors go through hooks: hooks of a program, set inside of a checkpoint,
-    hide its own.
+    That is possible if hooks for saved tensors are set: hooks of a program, set inside of a
+    checkpoint, hide the checkpoint's hooks.
     """
     return _saving_hooks() is not None or is_first_pass()
 
 
 def remember(places: list[Place], passed: FirstPass) -> None:
-    """Keeps what a layer had for all checkpoints that will run its pass again."""
+    """Stores the state of a layer's pass on all checkpoints that will run the pass again."""
     for place in places:
         if not place.is_again:
             if not hasattr(place.key, _ATTRIBUTE):
@@ -120,7 +120,7 @@ def remember(places: list[Place], passed: FirstPass) -> None:
 
 
 def first_pass_of(layer: torch.nn.Module) -> FirstPass | None:
-    """Returns what the layer had in the pass that now runs again; None in an ordinary pass."""
+    """Returns the state of the first pass if this pass is a recomputation, else None."""
     if not is_in_backward():
         return None
     place = next((place for place in running_places() if place.is_again), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names the tensor and the module that a quantizer is for; requests that a factory may return."""
+"""Describes the tensor and module of a quantizer; requests that a factory may return."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from narrowfloat.common.recipe import DelayedScaling, Format
 from narrowfloat.pytorch.quantized_tensor import QuantizerRequest
 
-# The tensor of a slot without a role, by its place; layers with more slots repeat the list.
+# The tensor types of slots without a role, by index; layers with more slots repeat the list.
 FORWARD_TYPES = ("input", "weight", "output")
 BACKWARD_TYPES = ("grad_output", "grad_input")
 LINEAR_TYPES = frozenset(FORWARD_TYPES + BACKWARD_TYPES)
@@ -17,7 +17,7 @@ LINEAR_MODULES = frozenset(("linear", "grouped_linear"))
 
 @dataclass(frozen=True)
 class QuantizerRole:
-    """The tensor that a quantizer is for; a layer fills in the fields.
+    """The tensor of a quantizer; a layer sets the fields.
 
     module_type: "linear", "grouped_linear", "dpa", ... tensor_type: of linear layers input, weight,
     output, grad_output, grad_input; of attention qkv, s, do, dp. name: of the module.
@@ -28,13 +28,13 @@ class QuantizerRole:
     name: str = ""
 
     def is_linear_weight(self) -> bool:
-        """Returns whether a linear layer, grouped or not, said that this is its weight."""
+        """Returns whether this is the weight of a linear layer, grouped or not."""
         return self.module_type in LINEAR_MODULES and self.tensor_type == "weight"
 
 
 @dataclass(frozen=True)
 class DelayedScalingRequest(QuantizerRequest):
-    """Asks for a quantizer with delayed scaling.
+    """Requests a quantizer with delayed scaling.
 
     fp8_format, margin, amax_history_len, amax_compute_algo, scaling_factor_compute_algo,
     reduce_amax: as in DelayedScaling.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
+"""Quantized tensors in PyTorch, with TransformerEngine's names and bytes."""
 
 from narrowfloat.pytorch import _extra  # noqa: F401  # isort: skip
 from narrowfloat.pytorch import _module_patch, constants

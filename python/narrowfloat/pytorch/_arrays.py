@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized torch tensors as the core's, over the same memory."""
+"""Converts quantized torch tensors to the core's, over the same memory."""
 
 from typing import Any, NamedTuple
 
@@ -17,14 +17,14 @@ NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float16),
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
 }
-_HELD = dict(NUMPY_DTYPES)  # and of codes
+_HELD = dict(NUMPY_DTYPES)  # also receives the dtypes of codes
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """Returns the tensor's memory as an array; NumPy has no bfloat16 of its own.
+    """Returns the tensor's memory as an array; bfloat16 is ml_dtypes' type.
 
-    A tensor with the negative bit has the other signs in its memory: the array is a copy then, and
-    cannot be written.
+    The memory of a tensor with the negative bit has the opposite signs: the array is then a copy
+    that cannot be written.
     Errors: NotImplementedError unless it is on the CPU.
     """
     if tensor.device.type != "cpu":
@@ -38,9 +38,9 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 class _Memory:
-    """A tensor's memory by NumPy's protocol.
+    """The memory of a tensor, in NumPy's array interface.
 
-    Tensor.numpy() would forbid for ever to resize the memory, which FSDP2 does to free it.
+    Tensor.numpy() would make the memory not resizable, and FSDP2 resizes it to free it.
     """
 
     def __init__(self, tensor: torch.Tensor, dtype: np.dtype, read_only: bool) -> None:
@@ -56,7 +56,7 @@ class _Memory:
 
 
 class Operand(NamedTuple):
-    """A matrix of codes as a product reads it. buffers: dense, by role, shaped as planned."""
+    """A matrix of codes that a product reads. buffers: dense, by role, with planned shapes."""
 
     scheme: str
     options: tuple[tuple[str, Any], ...]
@@ -65,7 +65,7 @@ class Operand(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the buffers are."""
+        """The device of the buffers."""
         return next(iter(self.buffers.values())).device
 
     def in_memory(self) -> bool:
@@ -73,7 +73,7 @@ class Operand(NamedTuple):
         return all(map(_native.in_memory, self.buffers.values()))
 
     def native(self) -> tuple[_core.QuantSpec, tuple[int, int], tuple[torch.Tensor | None, ...]]:
-        """Returns spec, shape and buffers as the verbs on torch tensors take them."""
+        """Returns spec, shape and buffers, the arguments of the verbs on torch tensors."""
         buffers = tuple(map(self.buffers.get, _native.ROLES))
         rowwise, columnwise = (buffers[_DATA[d]] is not None for d in _DATA)
         spec = _native.make_spec(self.scheme, rowwise, columnwise, self.options)
@@ -86,10 +86,10 @@ class Operand(NamedTuple):
 
 
 def operand(storage: SchemeStorage, directions: tuple[str, ...]) -> Operand:
-    """Returns the matrix of those directions ("rowwise", "columnwise").
+    """Returns the matrix with the given directions ("rowwise", "columnwise").
 
     Shapes: leading dimensions flattened. Buffers that are not dense are copied.
-    Errors: RuntimeError if a direction is not there.
+    Errors: RuntimeError if a direction is absent.
     """
     rows, cols = _native.flatten_shape(tuple(storage._logical_shape()))
     present = storage._whole_buffers()
@@ -112,14 +112,14 @@ _DATA = {d: _native.ROLES.index(f"{d}_data") for d in ("rowwise", "columnwise")}
 
 
 def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.QuantizedTensor:
-    """Returns operand() for the core's verbs to read."""
+    """Returns operand() as a tensor of the core."""
     return operand(storage, directions).core()
 
 
 def transposed_operand(storage: SchemeStorage) -> Operand:
     """Returns the rowwise codes of the transposed matrix: the columnwise buffers renamed.
 
-    Errors: RuntimeError if there are none; NotImplementedError where columns keep the orientation.
+    Errors: RuntimeError if they are absent; NotImplementedError if they are not transposed.
     """
     columns = operand(storage, ("columnwise",))
     rows, cols = columns.shape
@@ -136,9 +136,9 @@ def transposed_operand(storage: SchemeStorage) -> Operand:
 def _with_transpose(
     storage: SchemeStorage, present: tuple[torch.Tensor | None, ...], rows: int, cols: int
 ) -> tuple[torch.Tensor | None, ...]:
-    """Returns the buffers with a transpose of the rowwise codes, where these serve any layout.
+    """Returns the buffers with a transpose of the rowwise codes, if these are valid in any layout.
 
-    Else without columnwise codes: a transpose may be there and out of date.
+    Else returns them without columnwise codes, because an existing transpose may be out of date.
     """
     found = dict(zip(_native.ROLES, present, strict=True))
     data, found["columnwise_data"] = found["rowwise_data"], None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autograd functions of quantized tensors. Quantizing is straight-through: gradients pass as they
-are, in full precision."""
+"""Autograd functions of quantized tensors. Quantizing is straight-through for gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns the function as torch.no_grad() decorates it, faster where gradients are off."""
+    """Returns the function decorated by torch.no_grad(), and faster if gradients are off."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Result:
@@ -30,16 +29,16 @@ def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def running_transform() -> str | None:
-    """Returns the kind of the transform of torch.func that runs: tensors made in it are wrapped."""
+    """Returns the kind of the running transform of torch.func, which wraps new tensors; or None."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     return None if interpreter is None else interpreter.key().name
 
 
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
-    """Counts a write that no operator made, so that a backward pass knows what has changed.
+    """Increments the version of a tensor written without an operator, for autograd's checks.
 
-    noop_flag: a write whose flag is 1 is not counted. A flag in device memory or in a graph is not
-    read, and the write not counted: such programs skip most of them.
+    noop_flag: a write with flag 1 is not counted. A flag in device memory or in a graph is not
+    read, and its write is not counted, because such programs skip most writes.
     """
     if not isinstance(tensor, torch.Tensor):
         return
@@ -50,17 +49,17 @@ def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     try:
         torch.autograd.graph.increment_version(tensor)
     except RuntimeError:
-        if not tensor.is_inference():  # asked late, because every write comes here
+        if not tensor.is_inference():  # checked last, because every write calls this function
             raise
 
 
 def is_in_backward() -> bool:
-    """Returns whether autograd's engine is running: a forward pass then is a second one."""
+    """Returns whether autograd's engine is running; a forward pass is then a recomputation."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class _QuantizeFunc(torch.autograd.Function):
-    """Quantizes in forward, lets the gradient through."""
+    """Quantizes in forward; passes the gradient through."""
 
     @staticmethod
     def forward(
@@ -73,16 +72,16 @@ class _QuantizeFunc(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # NVFP4 columns alone have the shape of the flattened tensor.
+        # NVFP4 with columnwise data only has the shape of the flattened tensor.
         return grad if grad.shape == ctx.input_shape else grad.reshape(ctx.input_shape), None
 
 
 class _DequantizeFunc(torch.autograd.Function):
-    """Dequantizes in forward, lets the gradient through."""
+    """Dequantizes in forward; passes the gradient through."""
 
     @staticmethod
     def forward(ctx: Context, tensor: Quantized, dtype: torch.dtype) -> torch.Tensor:
-        # Not the buffer itself: the output of a function becomes part of the graph.
+        # Not the buffer itself, since the output of a function becomes part of the graph.
         return tensor._decode(dtype).detach()
 
     @staticmethod
@@ -100,7 +99,7 @@ class _IdentityFunc(torch.autograd.Function):
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
         ctx.input_dtype = tensor.dtype
-        if init_kwargs is None:  # TransformerEngine's call
+        if init_kwargs is None:  # as TransformerEngine calls it
             return tensor.detach()
         changes = dict(init_kwargs)
         if "dtype" in changes:
@@ -114,28 +113,28 @@ class _IdentityFunc(torch.autograd.Function):
 
 
 class _ViewFunc:
-    """A view that stays quantized; the type says which are possible.
+    """A view that stays quantized; its class defines the possible shapes.
 
-    An operator makes it, so that autograd knows whose view it is, and writes to it have gradients.
+    An operator makes the view, so that autograd records its base, and writes to it have gradients.
     """
 
     @staticmethod
     def apply(tensor: torch.Tensor, shape: torch.Size | None = None) -> torch.Tensor:
-        """Returns the view, or an alias if `shape` is None. Errors: those of the type."""
+        """Returns the view, or an alias if `shape` is None. Errors: as the class."""
         if shape is None:
             return torch.ops.aten.alias.default(tensor)
         view = torch.ops.aten.view.default(tensor, shape)
         quantized: Any = tensor
-        # The operator gives values where the strides of a part do not allow a view.
+        # The operator returns values if the strides of a part do not allow a view.
         return view if hasattr(view, "_make_view") else quantized._make_view(shape)
 
 
 class _ReshapeFunc:
-    """A view, or a copy of every buffer where the strides of a part do not allow a view."""
+    """A view, or a copy of every buffer if the strides of a part do not allow a view."""
 
     @staticmethod
     def apply(tensor: torch.Tensor, shape: torch.Size | None = None) -> torch.Tensor:
-        """Returns the view or the copy. Errors: those of the type, if its blocks forbid both."""
+        """Returns the view or the copy. Errors: as the class, if its blocks forbid both."""
         if shape is None:
             return torch.ops.aten.alias.default(tensor)
         view = torch.ops.aten.reshape.default(tensor, shape)
@@ -147,7 +146,7 @@ class _ReshapeFunc:
 
 
 class _FirstOrderFunc(torch.autograd.Function):
-    """Returns gradients that have no derivative: a backward pass through them raises."""
+    """Returns gradients without a derivative: a backward pass through them raises."""
 
     @staticmethod
     def forward(
@@ -168,11 +167,11 @@ class _FirstOrderFunc(torch.autograd.Function):
 def first_order_only(
     name: str, gradients: tuple[torch.Tensor | None, ...], *origins: torch.Tensor
 ) -> tuple[torch.Tensor | None, ...]:
-    """Returns the gradients in a graph whose backward pass raises RuntimeError.
+    """Returns the gradients as outputs of a node whose backward pass raises RuntimeError.
 
-    Without it they would be constants, and what is derived from them zero. name: of the layer.
-    origins: what they depend on; at least one requires a gradient. A derivative by a tensor that no
-    path of the graph leads to would be zero, too.
+    Without the node they would be constants with zero derivatives. name: of the layer. origins: the
+    tensors that they depend on; at least one requires a gradient. A derivative by a tensor without
+    a path in the graph would be zero, too.
     """
     given = [gradient for gradient in gradients if gradient is not None]
     if not given:
@@ -182,11 +181,11 @@ def first_order_only(
 
 
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
-    """Returns the shape that the arguments of view() ask for: ints or one sequence, at most one -1.
+    """Returns the shape given by view()'s arguments: ints or one sequence, at most one -1.
 
-    Errors: RuntimeError, as torch.Tensor.view() raises it.
+    Errors: RuntimeError, as torch.Tensor.view().
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
         shape = tuple(shape[0])
-    # A meta tensor applies every rule and has every message.
+    # view() of a meta tensor applies every rule and has every message.
     return torch.empty(current, device="meta").view(shape).shape

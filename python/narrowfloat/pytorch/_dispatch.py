@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of torch operators that quantized tensors have a meaning for, and what all others do.
+"""The table of torch operators of quantized tensors, and the treatment of all other operators.
 
 A row is a function under @implements(operator, class). It takes the operator's arguments, and may
-return NotImplemented: then, as for operators without a row, quantized arguments are dequantized,
-the operator runs on plain tensors, and what its schema marks as written is quantized back. A result
-that its schema marks as a view of an argument refuses to be written. A collective has a row or
-raises: its schema marks nothing.
+return NotImplemented. Then, and for operators without a row, quantized arguments are dequantized,
+the operator runs on plain tensors, and arguments that its schema marks as written are quantized
+again. A result that its schema marks as a view of an argument cannot be written. A collective has a
+row or raises, because its schema marks nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOVES = "it moves one buffer, which would part codes from their scales"
 
 
 def implements(operator: Operator, *classes: type) -> Callable[[Row], Row]:
-    """Puts the decorated function in the table for tensors of these classes and those derived."""
+    """Adds the decorated function to the table, for tensors of these classes and subclasses."""
 
     def register(row: Row) -> Row:
         for cls in classes:
@@ -56,7 +56,7 @@ def implements(operator: Operator, *classes: type) -> Callable[[Row], Row]:
 
 
 def find_row(operator: Operator, cls: type) -> Row | None:
-    """Returns the row of the closest class."""
+    """Returns the row of the closest base class, or None."""
     for base in cls.__mro__:
         row = _table.get((operator, base))
         if row is not None:
@@ -79,7 +79,7 @@ def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
 
 
 class WriteTarget:
-    """Lists the methods that dispatch() calls on a quantized tensor which an operator writes."""
+    """Lists the methods that dispatch() calls on a quantized tensor that an operator writes."""
 
     if TYPE_CHECKING:
 
@@ -91,11 +91,11 @@ class WriteTarget:
         def quantize_(self, tensor: torch.Tensor) -> object: ...
 
     def _plain_copy(self) -> torch.Tensor:
-        """Returns the values as a plain tensor that shares nothing with this one."""
+        """Returns the values as a plain tensor that shares no memory with this one."""
         return self._plain()
 
     def _requantize(self, tensor: torch.Tensor, noop_flag: torch.Tensor | None = None) -> None:
-        """Does what quantize_() does, in an operator, which counts its writes itself."""
+        """Implements quantize_() within an operator, which increments the version itself."""
         self.quantize_(tensor)
 
     def _check_write(self, values: torch.Tensor) -> None:
@@ -106,16 +106,16 @@ class WriteTarget:
         return False
 
     def _live_buffers(self) -> list[torch.Tensor]:
-        """Returns the buffers that are there."""
+        """Returns the buffers that are present."""
         return []
 
     def _code_buffers(self) -> list[torch.Tensor]:
-        """Returns the buffers of codes or values that are there, the one that is decoded first."""
+        """Returns the present buffers of codes or values, the one for decoding first."""
         return []
 
 
 def dispatch(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Runs an operator that at least one quantized tensor takes part in."""
+    """Runs an operator with at least one quantized argument."""
     if torch.is_inference_mode_enabled():
         return run_in_inference_mode(_run, func, args, kwargs, effect_of(func).aliases)
     return _run(func, args, kwargs)
@@ -140,9 +140,9 @@ def _name_of(cls: type | None) -> str:
 
 
 def run_dequantized(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Runs the operator on plain tensors and quantizes back what it wrote.
+    """Runs the operator on plain tensors and quantizes the written arguments again.
 
-    A result that is a view of an argument refuses to be written.
+    A result that is a view of an argument cannot be written.
     Errors: NotImplementedError for a collective, and for an operator that changes the shape of a
     quantized tensor in place; RuntimeError for a write to read-only values.
     """
@@ -164,7 +164,7 @@ def run_dequantized(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
 def _run_writing(
     func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], effect: Effect
 ) -> object:
-    """Runs an operator that writes arguments. Nothing is written if one of them refuses."""
+    """Runs an operator that writes arguments. Writes all of them, or none if one raises."""
     written = arguments_of(effect.written, args, kwargs)
     refuse_writes(func, written)
     targets = [leaf for leaf in tree_flatten(written)[0] if _is_quantized(leaf)]
@@ -194,9 +194,9 @@ def _run_writing(
 
 @cache
 def _counts_writes(func: Operator) -> bool:
-    """Returns whether autograd's kernel of an operator counts its writes.
+    """Returns whether autograd's kernel of an operator increments versions.
 
-    Operators on lists have none: on plain tensors the operators that they call count.
+    Operators on lists have no such kernel: the operators that they call do it.
     """
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
 
@@ -204,9 +204,9 @@ def _counts_writes(func: Operator) -> bool:
 def _plain_of_aliases(
     targets: list[QuantizedTensor], overlaps: Overlaps
 ) -> Callable[[object], object]:
-    """Returns the function that gives an argument its plain values.
+    """Returns the function that converts an argument to plain values.
 
-    A target has one copy of them, which its aliases share, so that each sees the others' writes.
+    A target has one copy of its values. Its aliases share the copy, and so all writes.
     """
     own: dict[int, torch.Tensor] = {}
 
@@ -237,7 +237,7 @@ def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> N
 
 
 def _returned(effect: Effect, written: list[Any], result: object) -> object:
-    """Returns the operator's result, with the written arguments themselves in it."""
+    """Returns the operator's result; written arguments replace their plain copies in it."""
     if not effect.returned:
         return None
     results: Any = (result,) if len(effect.returned) == 1 else result
@@ -249,10 +249,10 @@ def _returned(effect: Effect, written: list[Any], result: object) -> object:
 
 
 class _Undo:
-    """Puts written arguments back if one of several refuses its values.
+    """Restores written arguments if one of several raises.
 
-    A single tensor refuses before it is written. Copies are made where a refusal depends on the
-    values, that is for parts whose scale is the whole tensor's; other refusals come first.
+    A single tensor raises before it is written. Copies are made if an error depends on the values,
+    which is so for parts under the scale of a whole tensor; other errors are raised earlier.
     """
 
     def __init__(self, leaves: list[tuple[Any, Any]]) -> None:
@@ -269,6 +269,6 @@ class _Undo:
             self.saved += [(buffer, buffer.clone()) for buffer in buffers]
 
     def run(self) -> None:
-        """Writes the old values."""
+        """Restores the old values."""
         for buffer, copy in self.saved:
             buffer.copy_(copy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in other projects' conventions, one tensor at a time, as trainers send them."""
+"""Converts weights to other projects' conventions, one tensor at a time, for trainers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def export(
     convention: str,
     quantizer: Quantizer | ChooseQuantizer | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Returns the tensors that a model's weights are in a convention, under its names.
+    """Yields a model's weights as tensors of a convention, under its names.
 
-    state_dict: quantized tensors, whose codes are taken as they are, and plain ones, which come
-    out as they are, unless `quantizer` makes codes of them: a quantizer for every matrix, or a
-    function of name and tensor that gives one or None. A weight is made when it is asked for.
-    convention: one that `narrowfloat convert --to` writes. What it makes is on the CPU.
-    Errors: ValueError for an unknown convention; NotImplementedError for one that is only read, or
-    for a weight that it cannot hold with the same codes: blocks of 1x128, more than two dimensions,
-    columns alone.
+    state_dict: quantized tensors keep their codes; plain tensors are unchanged unless `quantizer`
+    quantizes them: a quantizer for every matrix, or a function of name and tensor that returns one
+    or None. Each weight is made when the iterator reaches it.
+    convention: one that `narrowfloat convert --to` writes. Its tensors are on the CPU.
+    Errors: ValueError for an unknown convention; NotImplementedError for a read-only convention,
+    and for a weight that it cannot store with the same codes: blocks of 1x128, more than two
+    dimensions, columnwise data only.
     """
     _core.check_convention(convention)
     return _exported(state_dict, convention, quantizer)

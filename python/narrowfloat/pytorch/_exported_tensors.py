@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors in the graphs of torch.export, as results of operators over their buffers.
 
-While it traces without Dynamo, torch.export records operators before they reach the class of a
-tensor. It takes a tensor of a class of its own only if an operator or an argument gave it. So the
-buffers of a parameter are results of `narrowfloat::buffers`, and a tensor that Python code makes
-of buffers is the result of `narrowfloat::tensor`.
+When it traces without Dynamo, torch.export records operators before they reach the class of a
+tensor. It accepts a tensor of a subclass only as an argument or the result of an operator. So the
+buffers of a parameter are results of `narrowfloat::buffers`, and a tensor that Python code makes of
+buffers is the result of `narrowfloat::tensor`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ torch.library.define(
     "narrowfloat::tensor", "(Tensor[] buffers, SymInt[] shape, str structure) -> Tensor"
 )
 
-# The classes that a structure may name, by their full names.
+# The classes that a structure may contain, by their full names.
 CLASSES: dict[str, type] = {}
 
 
 def name_buffers(x: object) -> None:
-    """Makes the buffers of a quantized tensor known to torch.export; a bare storage has none."""
+    """Records the buffers of a quantized tensor in torch.export; a bare storage has none."""
     mode = _recording_mode()
     if mode is None or not isinstance(x, torch.Tensor) or not _is_known(mode, x):
         return
@@ -41,11 +41,11 @@ def name_buffers(x: object) -> None:
 
 
 def name_tensor(x: object) -> None:
-    """Makes a quantized tensor known to torch.export, as a tensor over its present buffers.
+    """Records a quantized tensor in torch.export, as a tensor over its present buffers.
 
-    Must be called again after buffers were replaced. Does nothing if torch.export does not know the
-    buffers, or if no structure describes the tensor, such as one whose quantizer is of a class that
-    the program defines.
+    Must be called again after buffers were replaced. Does nothing if the buffers are not recorded,
+    or if no structure can describe the tensor, for example with a quantizer of a class of the
+    program.
     """
     mode = _recording_mode()
     if mode is None or not isinstance(x, torch.Tensor):
@@ -84,7 +84,7 @@ def _is_known(mode: ProxyTorchDispatchMode, x: torch.Tensor) -> bool:
 
 
 def _inner_tensors(x: Any) -> list[torch.Tensor]:  # noqa: ANN401  # a tensor or a bare storage
-    """Returns the plain tensors in the order of flattening, those of inner tensors in turn."""
+    """Returns the plain tensors in the order of flattening, including those of inner tensors."""
     found: list[torch.Tensor] = []
     for name in x.__tensor_flatten__()[0]:
         inner = getattr(x, name)
@@ -92,12 +92,12 @@ def _inner_tensors(x: Any) -> list[torch.Tensor]:  # noqa: ANN401  # a tensor or
     return found
 
 
-# A structure is JSON of known fields: the file of a program may come from anywhere. Values of types
-# that JSON lacks are objects with one entry, whose key is the type.
+# A structure is JSON of known fields, because the file of a program is untrusted. A value of a type
+# that JSON lacks is an object with one entry: its key is the type.
 
 
 def _encode_tensor(x: Any) -> dict[str, Any]:  # noqa: ANN401  # a tensor or a bare storage
-    """Returns the structure of a tensor. Errors: TypeError if none describes it."""
+    """Returns the structure of a tensor. Errors: TypeError if it has none."""
     names, context = x.__tensor_flatten__()
     inner = {}
     for name in names:
@@ -109,7 +109,7 @@ def _encode_tensor(x: Any) -> dict[str, Any]:  # noqa: ANN401  # a tensor or a b
 
 
 class _Structure:
-    """A structure that was read: of a tensor or of a bare storage."""
+    """A parsed structure, of a tensor or of a bare storage."""
 
     def __init__(self, encoded: dict[str, Any]) -> None:
         self.cls = _class_of(encoded["class"])
@@ -131,11 +131,11 @@ def _read(structure: str) -> _Structure:
 
 
 def _encode(value: Any) -> Any:  # noqa: ANN401  # a field of any type
-    """Returns a field as JSON. Errors: TypeError for another type than those of fields."""
+    """Returns a field as JSON. Errors: TypeError for a type that fields do not have."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, dict):
-        # A tensor needs no quantizer, and no structure holds the tensors of one.
+        # A tensor needs no quantizer here, and a structure cannot store a quantizer's tensors.
         kept = {n: None if getattr(v, "STATE_FIELDS", ()) else v for n, v in value.items()}
         return {"fields": {name: _encode(field) for name, field in kept.items()}}
     if isinstance(value, DType):
@@ -175,12 +175,12 @@ def _dtype_of(name: str) -> torch.dtype:
 
 
 def full_name(cls: type) -> str:
-    """Returns the name under which CLASSES has a class."""
+    """Returns the name of a class in CLASSES."""
     return f"{cls.__module__}.{cls.__name__}"
 
 
 def _name_of(cls: type) -> str:
-    """Returns the name of a class that structures may name. Errors: TypeError for another one."""
+    """Returns the name of a class in CLASSES. Errors: TypeError for another class."""
     name = full_name(cls)
     if CLASSES.get(name) is not cls:
         raise TypeError(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports PyTorch, or says how to install it; the package imports this module first."""
+"""Imports PyTorch; its error message says how to install it. The package imports this first."""
 
 try:
     import torch  # noqa: F401

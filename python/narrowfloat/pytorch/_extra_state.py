@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extra state of layers: its bytes, and pickles of TransformerEngine's layers.
 
-Only delayed scaling has such state. Unpickling runs whatever the file says, so that a pickle is
-checked by its opcodes first: other recipes have no state that is worth the risk.
+Only delayed scaling has such state. Unpickling can run any code, so the opcodes of a pickle are
+checked first: other recipes have no state to load.
 """
 
 import io
@@ -24,13 +24,13 @@ _RECIPE_MODULES = ("narrowfloat.common.recipe", "transformer_engine.common.recip
 _DELAYED_STATE = frozenset(f"{what}_{way}" for what in ("scale", "amax_history")
                            for way in ("fwd", "bwd"))  # fmt: skip
 
-_ARCHIVE = b"PK"  # begins what torch.save() writes
+_ARCHIVE = b"PK"  # the first bytes of a file of torch.save()
 
 
 class CheckpointExtraStatePolicy(Enum):
-    """Tells whether the payload of a recipe may hold state."""
+    """Whether the extra state of a recipe may contain state."""
 
-    STATELESS = "stateless"  # no state, unless the payload names it
+    STATELESS = "stateless"  # no state, unless the payload contains its names
     STATEFUL = "stateful"
 
 
@@ -48,25 +48,22 @@ _RECIPE_POLICIES: dict[tuple[str, str], CheckpointExtraStatePolicy] = {
 
 
 def is_stateless_recipe(recipe: Recipe) -> bool:
-    """Returns whether layers keep nothing of this recipe from one step to the next; False for a
-    CustomRecipe, whose state is not known.
+    """Returns whether layers keep no state of this recipe between steps; False for a CustomRecipe,
+    because its state is unknown.
     """
     return not recipe.delayed() and not recipe.custom()
 
 
 def unsafe_pickle_extra_state_enabled() -> bool:
-    """Returns whether the user trusts pickled extra state: NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE is
-    1.
-    """
+    """Returns whether the user trusts pickled state: NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE is 1."""
     return os.environ.get(UNSAFE_PICKLE_EXTRA_STATE_ENV, "0") == "1"
 
 
 def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
-    """Returns False if the payload holds no state and is to be ignored, True if it may be
-    unpickled.
+    """Returns whether to unpickle the payload; False if it has no state and can be ignored.
 
-    `context` names the layer. Errors: RuntimeError if the payload holds state, or nobody knows what
-    it holds, and the user has not said that it is to be trusted.
+    `context` names the layer. Errors: RuntimeError if it may hold state and the user has not
+    declared it as trusted.
     """
     if not data or not _may_hold_state(data):
         return False
@@ -80,7 +77,7 @@ def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
 
 
 class _Contents(NamedTuple):
-    """The names in a pickle: its texts, and the objects that it looks up, by module and name."""
+    """The names in a pickle: its strings, and the objects that it looks up, by module and name."""
 
     texts: set[str]
     lookups: set[tuple[str | None, str | None]]
@@ -94,7 +91,7 @@ def _may_hold_state(data: bytes) -> bool:
     if contents.texts & _DELAYED_STATE:
         return True
     if not contents.lookups:
-        return False  # plain containers: nothing to run, and nothing that is needed
+        return False  # plain containers: no code to run, and no state
     policies = {
         _RECIPE_POLICIES.get((package, str(name)))
         for module, name in contents.lookups
@@ -117,7 +114,7 @@ def _contents_of(data: bytes) -> _Contents:
 
 
 def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[str | None]:
-    """Yields every text that is pushed, in order; other pushes are None. Nothing is executed."""
+    """Yields every string that is pushed, in order; other pushes are None. Executes nothing."""
     last: list[str | None] = [None, None]
     memo: dict[int, str | None] = {}
     operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(data)
@@ -146,18 +143,18 @@ def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[
 
 
 class ExtraState(torch.Tensor):
-    """Bytes whose number changes between save and load.
+    """A tensor of bytes with a size that may differ between save and load.
 
-    A distributed checkpoint refuses a tensor whose size differs from the loading model's, which has
-    no state before its first pass. It stores this one as an object, for which there is no size. In
-    every other file it is a plain tensor of bytes.
+    A distributed checkpoint raises if a tensor's size differs from the loading model's, which has
+    no state before its first pass. It stores this class as an object without a size. In every other
+    file it is a plain tensor of bytes.
     """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ExtraState":
-        # torch.Tensor's own refuses its copy, a plain tensor where subclasses are disabled.
+        # torch.Tensor's method raises for its own copy, a plain tensor if subclasses are disabled.
         copied = self.detach().clone().as_subclass(ExtraState)
         memo[id(self)] = copied
         return copied
@@ -170,7 +167,7 @@ class ExtraState(torch.Tensor):
 
 
 def pack_extra_state(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Returns tensors as bytes, an empty tensor for none; unpack_extra_state() is the way back."""
+    """Returns tensors as bytes, for unpack_extra_state(); an empty tensor if there are none."""
     data = b""
     if tensors:
         file = io.BytesIO()
@@ -181,7 +178,7 @@ def pack_extra_state(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def unpack_extra_state(state: object, context: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a layer's extra state; nothing if it holds none.
+    """Returns the tensors of a layer's extra state; {} if it has none.
 
     state: of pack_extra_state(), or a pickle in bytes or io.BytesIO, as TransformerEngine's layers
     write it. `context` names the layer.
@@ -212,7 +209,7 @@ def _no_bytes() -> torch.Tensor:
 
 
 def _unpickled(data: bytes) -> Mapping[str, torch.Tensor]:
-    """Unpickles what the user trusts; recipes of TransformerEngine are read as this library's."""
+    """Unpickles trusted data; recipes of TransformerEngine are read as narrowfloat's."""
     if data.startswith(_ARCHIVE):
         return torch.load(io.BytesIO(data), weights_only=False)
     return _RecipeUnpickler(io.BytesIO(data)).load()

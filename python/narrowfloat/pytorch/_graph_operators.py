@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as operators of torch.library, which a graph can hold: they write nothing."""
+"""The verbs as operators of torch.library, for graphs; they write no argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED_BOUND = torch.iinfo(torch.int64).max
 
 
 def _own_buffers(spec: str, shape: Sequence[int]) -> list[PlannedBuffer]:
-    """Lists the planned buffers that have memory of their own."""
+    """Returns the planned buffers that have memory of their own."""
     return [b for b in plan(parse_spec(spec), tuple(shape)) if b.storage == b.role]
 
 
@@ -35,10 +35,10 @@ def quantize(
     amax_columnwise: torch.Tensor | None = None,
     seeds: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """Returns the buffers of `x` quantized that have memory of their own, in the order of ROLES.
+    """Returns the buffers of quantized `x` that have memory of their own, in the order of ROLES.
 
-    spec: text form. scale, amax, amax_columnwise: float32 of one element, in place of what would
-    follow from `x`. seeds: int64 seed and offset of stochastic rounding.
+    spec: text form. scale, amax, amax_columnwise: float32 of one element, which replace the values
+    computed from `x`. seeds: int64 seed and offset of stochastic rounding.
     """
     made = _empty_buffers(spec, x)
     for buffer in made[1:]:
@@ -83,7 +83,7 @@ def _quantize_fake(
 def draw_seeds(x: torch.Tensor) -> torch.Tensor:
     """Draws a seed and an offset for `x` from PyTorch's generator, as calls outside graphs do.
 
-    An operator of its own: compilers replace the generator of operators that they know.
+    It is a custom operator because compilers replace the generator of operators that they know.
     """
     return torch.randint(0, SEED_BOUND, (2,), device="cpu")
 
@@ -104,7 +104,7 @@ def dequantize(
 ) -> torch.Tensor:
     """Returns the values of the buffers.
 
-    buffers: a tensor or None for each of ROLES. spec: text form.
+    buffers: a tensor or None for each role of ROLES. spec: text form.
     """
     out = torch.empty(shape, dtype=dtype, device=device_of(buffers))
     if out.numel() > 0:
@@ -120,7 +120,7 @@ def _dequantize_fake(
 
 
 def sum_columns(x: torch.Tensor) -> torch.Tensor:
-    """Returns what column_sums() does, without the operator."""
+    """Returns the result of column_sums(), computed without the operator."""
     out = torch.empty(x.shape[-1], dtype=torch.float32, device=x.device)
     _verbs.verbs.column_sums(x, out, _verbs.threads())
     return out
@@ -147,7 +147,7 @@ def derive_columnwise(
 ) -> list[torch.Tensor]:
     """Returns the columnwise codes, and their scales if these have memory of their own.
 
-    buffers: a tensor or None for each of ROLES, of which the rowwise ones are read.
+    buffers: a tensor or None for each role of ROLES; the rowwise ones are read.
     """
     device = device_of(buffers)
     made = [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]

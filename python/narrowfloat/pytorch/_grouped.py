@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs on grouped tensors: each group as if it were alone."""
+"""Verbs on grouped tensors, which treat each group as a tensor of its own."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def group_quantize(
     noop_flag: torch.Tensor | None = None,
     output: GroupedTensorStorage | None = None,
 ) -> GroupedTensorStorage:
-    """Returns `tensor` quantized by groups that are stored one after another in it.
+    """Returns `tensor` quantized by groups; its elements are stored group after group.
 
-    Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size per group, None where all
-             are the same. Elements after the last group are ignored.
-    tensor_offsets: follow from the sizes; the group keeps them unread. noop_flag: 1 leaves the
-             codes as they are, which without `output` means not initialised.
-    output:  a group of members of one shape that this quantizer has made; filled and returned.
+    Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size per group, None if all are
+             the same. Elements after the last group are ignored.
+    tensor_offsets: stored in the group and not read, since the sizes define them. noop_flag: 1
+             leaves the codes unchanged, or uninitialised without `output`.
+    output:  a group of members of one shape, made by this quantizer; filled and returned.
     Errors:  ValueError if the groups do not fit into the tensor, or for another `output`; as the
              quantizer. Nothing is written then.
     """
@@ -63,7 +63,7 @@ def _check_output(
     shape: tuple[int, int],
     sizes: dict[str, torch.Tensor | None],
 ) -> None:
-    """Raises ValueError unless `output` is what the quantizer makes for members of one shape."""
+    """Raises ValueError unless the quantizer makes such an `output` for members of one shape."""
     given = [name for name, value in sizes.items() if value is not None]
     if given or not output.all_same_shape():
         raise ValueError(
@@ -114,9 +114,9 @@ def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensor
 
 
 def grouped_swizzle_for_gemm(tensor: GroupedTensorStorage, rowwise: bool, columnwise: bool) -> None:
-    """Swizzles the scales of every member in place, in the directions that are wanted.
+    """Swizzles the scales of every member in place, in the given directions.
 
-    Nothing happens if they are swizzled already, or if no group holds anything.
+    Does nothing if they are swizzled already, or if all groups are empty.
     """
     tensor = native(tensor)
     if tensor._with_gemm_swizzled_scales:
@@ -138,13 +138,13 @@ def group_requantize_inplace(
     tensor_offsets: torch.Tensor | None = None,
     return_dequantized: bool = False,
 ) -> torch.Tensor | None:
-    """Makes a tensor that came with rowwise codes alone ready for products in both directions.
+    """Prepares a tensor with only rowwise codes for products in both directions.
 
-    Rowwise codes stay, their scales are swizzled; columns are quantized from the decoded values,
-    rounded to `otype`, if the quantizer has columnwise usage. A tensor that is ready is left as it
-    is. Returns the decoded values (rows, cols) with return_dequantized, else None.
+    Keeps the rowwise codes and swizzles their scales. If the quantizer has columnwise usage,
+    quantizes columnwise from the decoded values, rounded to `otype`. Does not change a tensor that
+    is ready. Returns the decoded values (rows, cols) with return_dequantized, else None.
     Errors: RuntimeError if the quantizer has another dtype, or if the scales are swizzled and the
-    values are needed all the same. Nothing is written then.
+    decoded values are needed. Nothing is written then.
     """
     tensor, quantizer = native(grouped_x), native(quantizer)
     if quantizer.dtype != tensor.quantizer.dtype:
@@ -182,7 +182,7 @@ def _take_columns(
     num_tensors: int,
     first_dims: torch.Tensor | None,
 ) -> None:
-    """Quantizes `values` columnwise, swizzled, and gives the buffers to `tensor`."""
+    """Quantizes `values` columnwise with swizzled scales, and stores the buffers in `tensor`."""
     columns = quantizer.copy()
     columns.set_usage(rowwise=False, columnwise=True)
     columns.optimize_for_gemm = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of tensor classes in inference mode, where PyTorch leaves more to the class."""
+"""Runs operators of tensor classes in inference mode, where PyTorch does less for the class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Run = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 def run_in_inference_mode(
     run: Run, func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], gives_views: bool
 ) -> object:
-    """Runs an operator so that it has the results that it has under no_grad().
+    """Runs an operator with the same results as under no_grad().
 
-    Requires: inference mode. Autograd is what takes composite operators apart elsewhere. A view of
-    a normal tensor is a normal tensor, also here: PyTorch joins its version to that of its base.
+    Requires: inference mode. Outside of it autograd decomposes composite operators. A view of a
+    normal tensor is a normal tensor here too: it shares the version counter of its base.
     """
     parts = func.decompose(*args, **kwargs)
     if parts is not NotImplemented:

@@ -10,7 +10,7 @@ import torch
 
 
 class WithoutMemory:
-    """A wrapper whose memory is that of its buffers."""
+    """A wrapper without memory of its own: the bytes are in its buffers."""
 
     if TYPE_CHECKING:
         device: torch.device
@@ -21,7 +21,7 @@ class WithoutMemory:
         """Returns an empty storage: the bytes are in the inner buffers."""
         return torch.UntypedStorage(0, device=self.device)
 
-    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's reads the memory of the wrapper
+    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's function reads the memory of the wrapper
 
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise BufferError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.Module.float() and its like on modules with quantized parameters."""
+"""Replaces torch.nn.Module.float(), half() and bfloat16(), for quantized parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloa
 def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
     def cast(self: torch.nn.Module) -> torch.nn.Module:
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            # Quantized tensors, ours and TransformerEngine's, keep their bytes: only the nominal
-            # type changes.
+            # Quantized tensors, narrowfloat's and TransformerEngine's, keep their bytes: only the
+            # nominal type changes.
             make_like = getattr(type(tensor), "make_like", None)
             if make_like is not None:
                 return make_like(tensor, dtype=dtype)
@@ -30,10 +30,10 @@ def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
 
 
 def install() -> None:
-    """Replaces the methods, unless they are these.
+    """Replaces the methods, unless they are replaced already.
 
-    TransformerEngine's import replaces them with methods that know its own tensors only, so
-    `narrowfloat.te` calls this again after it.
+    TransformerEngine's import replaces them with methods for its own tensors only, so
+    `narrowfloat.te` calls this function again after that import.
     """
     for method, dtype in _CASTS.items():
         if not hasattr(getattr(torch.nn.Module, method), "of_narrowfloat"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs on torch tensors. Tensors of a graph take the operators of `_graph_operators`."""
+"""The verbs on torch tensors. For tensors of a graph they run operators of `_graph_operators`."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def in_float32_if_double(values: torch.Tensor) -> torch.Tensor:
-    """Returns float64 values rounded to float32, which quantizers take; others as they are."""
+    """Returns float64 values rounded to float32, which quantizers support; others unchanged."""
     return values.float() if values.dtype is torch.float64 else values
 
 
 _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 Tensor = torch.Tensor | None
-Buffers = tuple[Tensor, ...]  # one for each of ROLES
+Buffers = tuple[Tensor, ...]  # one per role of ROLES
 Seeds = Sequence[int] | torch.Tensor  # seed and offset
 
 
 def in_memory(tensor: torch.Tensor) -> bool:
-    """Returns whether native code can read the tensor; else it belongs to a graph, or to meta."""
+    """Returns whether native code can read the tensor; not if it is in a graph or on meta."""
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
@@ -67,14 +67,14 @@ def _is_traced() -> bool:
 
 
 def fake_mode() -> Any:  # noqa: ANN401  # a FakeTensorMode, which is slow to import
-    """Returns the mode that runs if tensors that are made now have no memory; None otherwise."""
+    """Returns the active FakeTensorMode, in which new tensors have no memory; else None."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 def outside_of_fakes() -> AbstractContextManager:
-    """Returns a context in which tensors have memory, where the running mode takes such tensors.
+    """Returns a context in which tensors have memory, if the active mode accepts such tensors.
 
-    torch.export's does: what a layer makes while it is exported outlives the mode.
+    The mode of torch.export does. Tensors that a layer makes during an export are used after it.
     """
     mode = fake_mode()
     if mode is None or not mode.allow_non_fake_inputs:
@@ -87,7 +87,7 @@ def outside_of_fakes() -> AbstractContextManager:
 def has_values(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor has values that the host can read: not on meta, not a FakeTensor.
 
-    A FakeTensor ends the graph that is being traced, so that the caller runs outside of it.
+    A FakeTensor ends the traced graph, so that the caller runs outside of it.
     Errors: DataDependentOutputException, which the tracer catches.
     """
     if in_memory(tensor):
@@ -109,9 +109,9 @@ def skips(noop: torch.Tensor) -> bool:
 
 
 def draw_seeds(src: torch.Tensor) -> Seeds:
-    """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both.
+    """Returns a seed and an offset drawn from PyTorch's generator; in a graph, as a tensor.
 
-    The generator is the CPU's for tensors on every device: the verb takes numbers of the host.
+    The generator is the CPU's for every device, because the verb takes numbers of the host.
     """
     if in_memory(src):
         return torch.randint(0, _graph_operators.SEED_BOUND, (2,), device="cpu").tolist()
@@ -129,11 +129,11 @@ def quantize(
     amax_columnwise: Tensor = None,
     seeds: Seeds = (0, 0),
 ) -> None:
-    """Quantizes `src` into `buffers`, on the device where all tensors are.
+    """Quantizes `src` into `buffers`, on the device of all tensors.
 
     On CUDA the call starts work on the current stream of the device and reads no value.
-    seeds: of stochastic rounding, from draw_seeds(). A noop of 1 leaves every byte. With a `scale`
-    the buffer of the amax is raised to that of `src`.
+    seeds: of stochastic rounding, from draw_seeds(). A noop of 1 changes no byte. With a `scale`
+    the amax buffer becomes the maximum of its value and the amax of `src`.
     """
     if type(src) in _WITH_MEMORY:
         seed, offset = seeds
@@ -142,7 +142,7 @@ def quantize(
                 spec, src, buffers, noop, scale, amax, amax_columnwise, seed, offset, threads()
             )
         except NotImplementedError:
-            if not src.is_meta:  # which has shapes only: there is nothing to write
+            if not src.is_meta:  # meta tensors have shapes only
                 raise
         return
     _quantize_in_graph(spec, src, buffers, noop, scale, (amax, amax_columnwise), seeds)
@@ -151,7 +151,7 @@ def quantize(
 def column_sums(x: torch.Tensor) -> torch.Tensor:
     """Returns the float32 sums of the columns of `x`, flattened to a matrix.
 
-    Threads and instruction sets do not change a bit: docs/numerics.md has the order.
+    No bit depends on threads or instruction sets: docs/numerics.md defines the order.
     """
     return _graph_operators.sum_columns(x) if in_memory(x) else _graph_operators.column_sums(x)
 
@@ -165,7 +165,7 @@ def _quantize_in_graph(
     amaxes: tuple[Tensor, Tensor],
     seeds: Seeds,
 ) -> None:
-    """Does what quantize() does by an operator that writes nothing, and by copies."""
+    """Implements quantize() with an operator that writes no argument, and copies."""
     drawn = seeds if isinstance(seeds, torch.Tensor) else None
     made = _graph_operators.quantize(src.detach(), spec.text, scale, *amaxes, drawn)
     planned = [buffer for buffer in plan(spec, tuple(src.shape)) if buffer.storage == buffer.role]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aliases among the quantized tensors that one operator writes.
 
-Each must see the writes of the others, as it does among plain tensors.
+Each alias must have the writes of the others, as plain tensors do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Key = tuple[Any, ...]
 
 
 class Overlaps:
-    """Finds tensors over the same codes among the `targets` that an operator writes.
+    """Finds tensors with the same codes among the `targets` that an operator writes.
 
-    plain: the tensors without codes that it writes beside them.
+    plain: the tensors without codes that it writes too.
     Errors: NotImplementedError if two of them share a part of their memory.
     """
 
@@ -32,7 +32,7 @@ class Overlaps:
         self, func: Operator, targets: Sequence[QuantizedTensor], plain: Sequence[torch.Tensor]
     ) -> None:
         self._firsts: dict[Key, QuantizedTensor] = {}
-        self._owners: dict[Key, Key] = {}  # the tensor that a buffer belongs to
+        self._owners: dict[Key, Key] = {}  # the tensor of each buffer
         self._regions: dict[int, list[torch.Tensor]] = {}  # buffers by storage
         if len(targets) + len(plain) < 2:
             return
@@ -59,7 +59,7 @@ class Overlaps:
                 _refuse(func, [target])
 
     def first(self, tensor: QuantizedTensor) -> QuantizedTensor | None:
-        """Returns the first target over the codes of `tensor`, or None."""
+        """Returns the first target with the codes of `tensor`, or None."""
         owner = _identity(tensor) if self._firsts else None
         return None if owner is None else self._firsts.get(owner)
 
@@ -69,20 +69,20 @@ def _in_memory(buffers: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def extent(buffer: torch.Tensor) -> Key:
-    """Returns what two buffers over the same elements have in common."""
+    """Returns a key that is equal for buffers over the same elements."""
     if buffer.is_contiguous():
         return buffer.data_ptr(), buffer.numel()
     return buffer.data_ptr(), buffer.shape, buffer.stride()
 
 
 def _identity(tensor: QuantizedTensor) -> Key | None:
-    """Returns what two aliases with the same values have in common; None without memory."""
+    """Returns a key that is equal for aliases with the same values; None without memory."""
     buffers = _in_memory(tensor._code_buffers())
     return (tensor.dtype, *extent(buffers[0])) if buffers else None
 
 
 def span(buffer: torch.Tensor) -> tuple[int, int]:
-    """Returns the first byte of a buffer in its storage, and the one after its last byte."""
+    """Returns the range of a buffer's bytes in its storage: the first, and the end."""
     last = sum((n - 1) * step for n, step in zip(buffer.shape, buffer.stride(), strict=True))
     first = int(buffer.storage_offset()) * buffer.itemsize
     return first, first + (int(last) + 1) * buffer.itemsize
@@ -96,7 +96,7 @@ def _share_elements(buffers: list[torch.Tensor]) -> bool:
     size = buffers[0].itemsize
     if any(buffer.itemsize != size for buffer in buffers):
         return True
-    # Columns of rows lie between each other: their elements tell.
+    # Columns of a matrix interleave: marks their elements to find common ones.
     begin = spans[0][0] // size
     taken = torch.zeros(max(end for _, end in spans) // size - begin, dtype=torch.bool)
     for buffer in buffers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs and plans of buffers, kept for the next call with the same arguments."""
+"""Caches specs and plans of buffers for calls with the same arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlannedBuffer(NamedTuple):
 def make_spec(
     scheme: str, rowwise: bool, columnwise: bool, options: tuple[tuple[str, Any], ...] = ()
 ) -> _core.QuantSpec:
-    """Returns the spec of a scheme, directions and options; equal arguments, one object."""
+    """Returns the spec of a scheme, directions and options; one object per set of arguments."""
     return _core.make_spec(scheme, rowwise, columnwise, **dict(options))
 
 
@@ -42,7 +42,7 @@ def plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer, 
     """Lists the buffers of a tensor of `shape`, in the order of ROLES. Sizes may be symbols."""
     try:
         return _plan(spec, shape)
-    except TypeError:  # symbols have no hash
+    except TypeError:  # symbols cannot be hashed
         if not has_symbols(shape):
             raise
         return _plan_symbols(spec, shape)
@@ -62,11 +62,11 @@ PlannedFields = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 def name_fields(planned: tuple[PlannedBuffer, ...], names: tuple[str | None, ...]) -> PlannedFields:
     """Returns name, dtype and shape of the planned buffers that have a name.
 
-    names: of the fields of a class that hold buffers, in the order of ROLES.
+    names: names of a class's buffer fields, in the order of ROLES.
     """
     try:
         return _name_fields(planned, names)
-    except TypeError:  # symbols have no hash
+    except TypeError:  # symbols cannot be hashed
         if not any(has_symbols(buffer.shape) for buffer in planned):
             raise
         return _name_fields.__wrapped__(planned, names)
@@ -90,10 +90,10 @@ def roles_of_directions(
     directions: tuple[str, ...],
     shape: tuple[int, ...],
 ) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
-    """Returns role, place among ROLES and shape of the buffers that these directions have."""
+    """Returns role, index in ROLES and shape of the buffers of the given directions."""
     try:
         return _roles_of_directions(scheme, options, directions, shape)
-    except TypeError:  # symbols have no hash
+    except TypeError:  # symbols cannot be hashed
         if not has_symbols(shape):
             raise
         return _roles_of_directions.__wrapped__(scheme, options, directions, shape)
@@ -118,7 +118,7 @@ def _roles_of_directions(
 
 @atexit.register
 def _forget() -> None:
-    """Empties the caches: operators keep this module alive after the native one has ended."""
+    """Clears the caches: operators keep this module alive after the native one has ended."""
     for cached in (make_spec, parse_spec, _plan, _name_fields, _roles_of_directions):
         cached.cache_clear()
 
@@ -148,12 +148,12 @@ def _evaluate(rule: tuple[tuple[int, ...], int, int], shape: tuple[Any, ...]) ->
 
 
 def has_symbols(shape: Iterable[Any]) -> bool:
-    """Returns whether a size is a symbol of a compiler rather than a number."""
+    """Returns whether a size is a symbol of a compiler instead of a number."""
     return any(type(size) is not int for size in shape)
 
 
 def numbers(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Returns the sizes as numbers; a graph that is being compiled then holds for these alone."""
+    """Returns the sizes as numbers; a graph being compiled is then specialized to them."""
     return tuple(int(size) for size in shape)
 
 

@@ -14,20 +14,19 @@ from narrowfloat.common.process_setting import ProcessSetting
 REPRODUCIBLE, FAST = "reproducible", "fast"
 
 
-# Tracers guard the value where compiled code reads it.
+# Tracers guard this value if compiled code reads it.
 _setting = ProcessSetting(_core.product_mode())
 _of_thread = threading.local()
 
 
 class product_mode:
-    """Sets the mode of products, for the process or, as a context, until its end.
+    """Sets the mode of products, for the process or, as a context, until the context ends.
 
     mode: "reproducible" gives the same bytes on every machine and at every number of threads.
-    "fast" expands the codes to bfloat16 where that loses nothing, and uses PyTorch's bfloat16
-    product for results in bfloat16; other products stay as they are. A layer's backward pass has
-    the mode of its forward pass. Of contexts that overlap in several threads the latest that has
-    not ended holds, for all threads. The first mode is that of the environment's NF_PRODUCT, else
-    "reproducible".
+    "fast" expands codes to bfloat16 if that is exact, and uses PyTorch's bfloat16 product for
+    results in bfloat16; other products do not change. A layer's backward pass has the mode of its
+    forward pass. If contexts overlap in several threads, the latest one that has not ended applies
+    to all threads. The initial mode is the value of NF_PRODUCT, else "reproducible".
     Errors: ValueError for another mode.
     """
 
@@ -36,11 +35,11 @@ class product_mode:
             _core.product_mode(str(mode))
         self.mode = mode
         self._before = _setting.value
-        self._is_set = True  # for the context that may follow
+        self._is_set = True  # so that an entered context does not set it again
         self._set()
 
     def _set(self) -> None:
-        if torch.compiler.is_compiling():  # which takes no locks
+        if torch.compiler.is_compiling():  # tracers do not support locks
             _setting.value = self.mode
         else:
             _setting.set(self, self.mode)
@@ -59,7 +58,7 @@ class product_mode:
 
 
 class mode_of_this_thread:
-    """Sets the mode of the products of this thread, as a context."""
+    """Sets the mode of products of this thread, as a context."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of quantized tensors without autograd, and saving tensors for backward."""
+"""The base class of quantized tensors without autograd; functions that save them for backward."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 class QuantizedTensorStorage:
     """The buffers of a quantized tensor, without autograd and without torch's operators.
 
-    Fields of every family: `_dtype`, the nominal type, and `_quantizer`, the tensor's own.
+    Fields of every family: `_dtype`, the nominal type, and `_quantizer`, the tensor's quantizer.
     """
 
-    HOLDS_VALUES: ClassVar[bool] = False  # in high precision, in place of codes and scales
+    HOLDS_VALUES: ClassVar[bool] = False  # whether it has values instead of codes and scales
 
     _dtype: torch.dtype
     _quantizer: Any  # a Quantizer of the family, or None
 
     if TYPE_CHECKING:
-        # A family defines buffers, settings and the methods that follow from its table.
+        # A family defines buffers and settings in a table, and gets methods made from it.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
         def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
 
@@ -39,15 +39,15 @@ class QuantizedTensorStorage:
 
     @property
     def shape(self) -> torch.Size:
-        """Returns the shape of the tensor that was quantized."""
+        """Returns the shape of the tensor before it was quantized."""
         return torch.Size(self.size())
 
     def _leaves(self) -> list[QuantizedTensorStorage]:
-        """Lists the storages that have buffers: this one, or those that it consists of."""
+        """Returns the storages that have buffers: this one, or its parts."""
         return [self]
 
     def _block_boundary(self, along_rows: bool) -> int:
-        """Returns the number of rows, or of columns, that a part's ends must be a multiple of."""
+        """Returns the number that the row or column bounds of a part must be a multiple of."""
         return 1
 
     def update_usage(
@@ -67,7 +67,7 @@ class QuantizedTensorStorage:
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], QuantizedTensorStorage]:
-        """Moves the buffers out of this object; restore_from_saved() moves them in again."""
+        """Returns the buffers and removes them here; restore_from_saved() restores them."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement prepare_for_saving function"
         )
@@ -75,7 +75,7 @@ class QuantizedTensorStorage:
     def restore_from_saved(
         self, tensors: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
-        """Takes its buffers from the front of the list and returns the rest of the list."""
+        """Restores the buffers from the first tensors, and returns the remaining tensors."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement restore_from_saved function"
         )
@@ -94,19 +94,19 @@ class QuantizedTensorStorage:
     def quantize_(
         self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> QuantizedTensorStorage:
-        """Quantizes `tensor` into these buffers; does nothing if noop_flag is 1."""
+        """Quantizes `tensor` into the buffers of this object; does nothing if noop_flag is 1."""
         self._requantize(tensor, noop_flag)
         count_write(self, noop_flag)
         return self
 
     @without_gradients
     def _requantize(self, tensor: TensorLike, noop_flag: torch.Tensor | None = None) -> None:
-        """Does what quantize_() does, in an operator, which counts its writes itself."""
+        """Implements quantize_() within an operator, which increments the version itself."""
         plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
         self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
 
     def update_quantizer(self, quantizer: Quantizer) -> None:
-        """Replaces the quantizer, with a warning. Errors: RuntimeError if there was none."""
+        """Replaces the quantizer, with a warning. Errors: RuntimeError if there is none."""
         if self._quantizer is None:
             raise RuntimeError("To be updated, the quantized tensor must already have a quantizer")
         if self._quantizer is not quantizer:
@@ -126,13 +126,13 @@ class QuantizedTensorStorage:
         )
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
-        """Lists the names of the buffers that an all-gather sends, in order."""
+        """Returns the names of the buffers that an all-gather sends, in order."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
         )
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Returns those buffers as they are sent, and the metadata that rebuilds the tensor."""
+        """Returns the buffers in the form for sending, and the metadata to rebuild the tensor."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement fsdp_extract_buffers function"
         )
@@ -147,9 +147,9 @@ class QuantizedTensorStorage:
 def prepare_for_saving(
     *tensors: torch.Tensor | QuantizedTensorStorage | None,
 ) -> tuple[list[torch.Tensor | None], list[QuantizedTensorStorage | None]]:
-    """Returns plain tensors for ctx.save_for_backward, and the objects that take them back.
+    """Returns plain tensors for ctx.save_for_backward, and objects for restore_from_saved().
 
-    A storage expands to its buffers, and has none until restore_from_saved() is called.
+    A storage is replaced by its buffers, and has none until restore_from_saved() is called.
     """
     saved: list[torch.Tensor | None] = []
     objects: list[QuantizedTensorStorage | None] = []
@@ -184,7 +184,7 @@ def restore_from_saved(
     saved_tensors: Sequence[torch.Tensor | None],
     return_saved_tensors: bool = False,
 ) -> Restored | tuple[Restored, list[torch.Tensor | None]]:
-    """Returns the arguments of prepare_for_saving(); optionally also the entries left over."""
+    """Returns the arguments of prepare_for_saving(); optionally also the remaining tensors."""
     left = list(saved_tensors)
     restored: Restored = []
     for shell in tensors:

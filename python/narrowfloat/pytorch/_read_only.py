@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoded values in place of a view of a quantized tensor; a write to them raises."""
+"""Decoded values instead of a view of a quantized tensor; a write to them raises."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Value = TypeVar("Value")
 
 
 class Effect(NamedTuple):
-    """Holds which arguments an operator writes and which results are views, by its schema."""
+    """The arguments that an operator writes, and the results that are views, by its schema."""
 
-    written: tuple[tuple[int, str], ...]  # position and name of each argument that it writes
+    written: tuple[tuple[int, str], ...]  # position and name of each written argument
     aliases: bool  # whether a result is a view of an argument
-    returned: tuple[int | None, ...]  # for each result, the index in `written` that it is
+    returned: tuple[int | None, ...]  # for each result, the index in `written` of its argument
 
 
 @cache
@@ -57,21 +57,19 @@ def effect_of(func: Operator) -> Effect:
 def arguments_of(
     places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
-    """Returns the arguments at these places, by name or by position; None for one that was left
-    out.
-    """
+    """Returns the arguments at these places, by name or by position; None for omitted ones."""
     return [
-        # By name: keyword-only arguments, such as out=, are keywords.
+        # By name, because keyword-only arguments such as out= have no position.
         kwargs[name] if name in kwargs else args[position] if position < len(args) else None
         for position, name in places
     ]
 
 
-_rows: dict[Any, Callable[..., Any]] = {}  # of operators that read `transposed`
+_rows: dict[Any, Callable[..., Any]] = {}  # for operators on transposes
 
 
 def reads_transposed(func: Operator) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes the decorated function run in place of the operator on read-only values.
+    """Makes the decorated function replace the operator on read-only values.
 
     It may return NotImplemented: then the operator runs on the values.
     """
@@ -84,13 +82,13 @@ def reads_transposed(func: Operator) -> Callable[[Callable[..., Any]], Callable[
 
 
 class ReadOnlyError(RuntimeError):
-    """Refuses a write to read-only values, before anything is written."""
+    """An error of a write to read-only values, raised before anything is written."""
 
 
 class _Decoded:
-    """The values of a tensor in a graph, until one of its buffers is written.
+    """Caches the values of a tensor in a graph, until one of its buffers is written.
 
-    Outside of graphs nothing is kept.
+    Caches nothing outside of graphs.
     """
 
     def __init__(self) -> None:
@@ -98,9 +96,9 @@ class _Decoded:
         self._values: torch.Tensor | None = None
 
     def of(self, tensor: QuantizedTensor) -> torch.Tensor:
-        """Returns the values of `tensor`. Requires: the same tensor in each call."""
+        """Returns the values of `tensor`. Requires: every call passes the same tensor."""
         buffers: list[Any] = tensor._live_buffers()
-        # Functional tensors: a write to one, or to an alias, gives it another content.
+        # Functional tensors: a write to one, or to an alias, replaces its content.
         if not all(hasattr(buffer, "from_functional") for buffer in buffers):
             return tensor._plain()
         contents = [buffer.from_functional() for buffer in buffers]
@@ -110,22 +108,22 @@ class _Decoded:
 
 
 class ReadOnlyValues(torch.Tensor):
-    """Values that `origin` gave; operators read them, views of them are read-only too.
+    """Read-only values returned by `origin`; views of them are read-only too.
 
     A write would change a copy and not the quantized tensor.
     """
 
-    _kept: torch.Tensor | None  # None: decoded when they are read, from `transposed`
+    _kept: torch.Tensor | None  # None: decoded from `transposed` at each use
     _origin: str
-    transposed: Any  # the quantized tensor whose last two dimensions are exchanged here, or None
-    _decoded: _Decoded  # of a transpose
+    transposed: Any  # a quantized tensor; the values have its last two dimensions exchanged
+    _decoded: _Decoded  # only of a transpose
 
-    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's reads the memory of the wrapper
+    __dlpack_c_exchange_api__: Any = None  # torch.Tensor's function reads the memory of the wrapper
 
     def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
         if type(values) is torch.Tensor:
             instance = torch.Tensor._make_subclass(cls, values)
-        else:  # traced: no memory
+        else:  # traced, without memory
             instance = torch.Tensor._make_wrapper_subclass(
                 cls,
                 values.shape,
@@ -142,10 +140,10 @@ class ReadOnlyValues(torch.Tensor):
 
     @classmethod
     def of_transpose(cls, tensor: QuantizedTensor, origin: str) -> ReadOnlyValues:
-        """Returns `tensor`, which is quantized, with its last two dimensions exchanged.
+        """Returns a quantized tensor with its last two dimensions exchanged.
 
-        A product reads the codes of `tensor`; other operators decode it, each time. A graph decodes
-        it once between two writes.
+        A product reads the codes of `tensor`; every other operator decodes it. A graph decodes it
+        once between two writes.
         """
         outer = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta").mT
         instance = torch.Tensor._make_wrapper_subclass(
@@ -182,7 +180,7 @@ class ReadOnlyValues(torch.Tensor):
         flatten_spec: object,
         expected_type: type | None = None,
     ) -> torch.Tensor | None:
-        """Returns a gradient of this class as the plain one that a graph expects."""
+        """Returns a gradient of this class as the plain gradient that a graph expects."""
         return self._values if expected_type is torch.Tensor else None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
@@ -208,7 +206,7 @@ class ReadOnlyValues(torch.Tensor):
         return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        """Returns the values as an array that cannot be written."""
+        """Returns the values as a read-only array."""
         if self.requires_grad and not force:
             raise RuntimeError("numpy: a tensor that requires grad needs detach() first")
         array = self._values.detach().numpy(force=force)
@@ -222,16 +220,16 @@ class ReadOnlyValues(torch.Tensor):
         return self.transposed if self._kept is None else self._kept
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Returns the storage of the values; an empty one if a transpose has none."""
+        """Returns the storage of the values; a transpose has an empty one."""
         return self._memory().untyped_storage()
 
     def share_memory_(self) -> ReadOnlyValues:
-        """Moves the values to shared memory; of a transpose, the buffers behind it."""
+        """Moves the values, or the buffers of a transposed tensor, to shared memory."""
         self._memory().share_memory_()
         return self
 
     def is_shared(self) -> bool:
-        """Returns whether share_memory_() has nothing to move."""
+        """Returns whether the same memory is shared already."""
         return self._memory().is_shared()
 
     def apply_(self, callable: Callable[..., Any]) -> NoReturn:
@@ -256,7 +254,7 @@ class ReadOnlyValues(torch.Tensor):
         return self._values.clone().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], str]:
-        # A transpose holds the tensor in graphs too, so that a later write to it shows.
+        # A transpose holds the tensor in graphs too, so that its values include later writes.
         return ["_values" if self.transposed is None else "transposed"], self._origin
 
     @staticmethod
@@ -275,7 +273,7 @@ CLASSES[full_name(ReadOnlyValues)] = ReadOnlyValues
 
 
 def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Runs an operator that reads read-only values. Errors: RuntimeError for a write to them."""
+    """Runs an operator on read-only values. Errors: RuntimeError if it writes them."""
     row = _rows.get(func)
     if row is not None:
         result = row(*args, **kwargs)
@@ -292,7 +290,7 @@ def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> objec
 
 
 def unwrapped(value: Value) -> Value | torch.Tensor:
-    """Returns the plain values of read-only ones; returns any other value as it is."""
+    """Returns the plain values of read-only ones; returns any other value unchanged."""
     return value._values if isinstance(value, ReadOnlyValues) else value
 
 
@@ -304,7 +302,7 @@ def read_only(tree: object, origin: str) -> object:
 
 
 def refuse_writes(func: Operator, written: Iterable[object]) -> None:
-    """Raises RuntimeError if read-only values are among what an operator writes."""
+    """Raises RuntimeError if an operator writes read-only values."""
     for value in written:
         if type(value) is ReadOnlyValues:
             value._refuse(str(func))
@@ -320,7 +318,7 @@ def _rule(values: ReadOnlyValues) -> str:
 
 
 class _ReadOnlyFunc(torch.autograd.Function):
-    """Read-only values in forward, lets the gradient through."""
+    """Makes values read-only in forward; passes the gradient through."""
 
     @staticmethod
     def forward(ctx: Context, values: torch.Tensor, origin: str) -> torch.Tensor:
@@ -334,5 +332,5 @@ class _ReadOnlyFunc(torch.autograd.Function):
 
 
 def read_only_values(values: torch.Tensor, origin: str) -> torch.Tensor:
-    """Returns plain values that refuse to be written, in the graph of autograd that they are in."""
+    """Returns the values as read-only, connected to the same autograd graph."""
     return _ReadOnlyFunc.apply(values, origin)

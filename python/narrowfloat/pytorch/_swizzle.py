@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales laid out as matrix products on GPUs read them."""
+"""The swizzled layout of scales, which matrix products on GPUs read."""
 
 import torch
 
@@ -11,9 +11,9 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 def swizzle_scales_for_gemm_(
     storage: SchemeStorage, rowwise: bool = True, columnwise: bool = True
 ) -> None:
-    """Swizzles the scales of the directions that are there and wanted, in place.
+    """Swizzles the scales of the given directions in place, if they are present.
 
-    Nothing happens if they are swizzled already. Padding becomes zero.
+    Does nothing if they are swizzled already. Padding becomes zero.
     Errors: ValueError for a format without such a layout.
     """
     if getattr(storage, "_with_gemm_swizzled_scales", False):

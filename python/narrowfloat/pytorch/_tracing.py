@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a tracer of torch.compile a quantizer: its fields, and one node that quantizes.
+"""Represents a quantizer in torch.compile: guarded fields, and one node that quantizes.
 
-The tracer reads every field, so that a compiled function runs only while the fields are the same,
-and the node holds a copy. A quantizer that is a value changes outside of graphs only. Tensors that
-belong to a quantizer, such as the scale of delayed scaling, are arguments of the node.
+The tracer reads every field, so that a compiled function is valid only while the fields are the
+same, and the node holds a copy. A quantizer with value semantics changes outside of graphs only.
+Tensors of a quantizer, such as the scale of delayed scaling, are arguments of the node.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from narrowfloat.pytorch._values import (
 if TYPE_CHECKING:
     from narrowfloat.pytorch.quantized_tensor import Quantizer
 
-# The tensors that a quantizer makes.
+# The type of tensors that a quantizer makes.
 Made = TypeVar("Made", bound="Quantized")
 
-# AOTAutograd's function that asks outputs for their gradients' class.
+# AOTAutograd's function that gets the class of gradients from outputs.
 _TANGENT_FUNCTION = "coerce_tangent_and_suggest_memory_format"
 
 # Fields that hold quantizers.
@@ -37,7 +37,7 @@ CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
 
 
 class QuantizeNode(ValueSemantics):
-    """A call of a quantizer of class `cls` with these fields; a constant of graphs."""
+    """A call of a quantizer of class `cls` with the given fields; a constant of graphs."""
 
     VALUE_FIELDS = ("cls", "fields")
 
@@ -48,7 +48,7 @@ class QuantizeNode(ValueSemantics):
     def __call__(
         self, tensor: torch.Tensor, out: Quantized | None, state: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
-        """Returns `tensor` quantized, into `out` if there is one."""
+        """Returns `tensor` quantized, in `out` if it is given."""
         if (node := node_of_copy(self, tensor, tensor, out, state)) is not None:
             return node
         quantizer = self.build(state)
@@ -57,11 +57,11 @@ class QuantizeNode(ValueSemantics):
             return tensor.detach()
         made: Any = quantize_as_node(quantizer, tensor)
         if state:
-            made._quantizer = None  # the graph's tensors must not leave it
+            made._quantizer = None  # the graph's tensors must not be used outside of it
         return made
 
     def build(self, state: tuple[torch.Tensor, ...] = ()) -> Quantizer:
-        """Returns a quantizer of these fields and this state; children are nodes too."""
+        """Returns a quantizer with these fields and this state; children are nodes too."""
         fields = [(n, v.build() if isinstance(v, QuantizeNode) else v) for n, v in self.fields]
         return rebuild_value(self.cls, (*fields, *zip(self.cls.STATE_FIELDS, state, strict=True)))
 
@@ -74,19 +74,18 @@ QuantizeNode.register_value_class()
 
 
 def is_asked_for_tangent() -> bool:
-    """Returns whether AOTAutograd calls the caller, to learn what a gradient of an output is.
+    """Returns whether AOTAutograd calls the caller, to find the class of an output's gradient.
 
-    It expects gradients of the output's class, and offers a class no way to name another one. Only
-    the frame distinguishes it from a program. Gradients of quantized tensors are plain.
+    It expects gradients of the output's class, and a class cannot declare another one. Only the
+    frame distinguishes its call from a program's. Gradients of quantized tensors are plain.
     """
     return called_method_of(_TANGENT_FUNCTION) is not None
 
 
 def called_method_of(function: str) -> str | None:
-    """Returns the module of the function that called the running method, if that function has this
-    name; None otherwise.
+    """Returns the module of the caller of the running method if its name is `function`, else None.
 
-    Requires: the method calls the caller of this function directly.
+    Requires: the running method calls the caller of this function directly.
     """
     if torch.compiler.is_dynamo_compiling():
         return None
@@ -97,9 +96,9 @@ def called_method_of(function: str) -> str | None:
 
 
 def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:
-    """Quantizes inside a node, which holds tensors only.
+    """Quantizes within a node, whose result must be a tensor.
 
-    Returns a tensor of the family without a gradient in place of a bare storage.
+    Returns a tensor of the family without a gradient instead of a bare storage.
     """
     if not quantizer.internal and torch.is_grad_enabled():
         return _QuantizeFunc.apply(tensor, quantizer.quantize_impl)
@@ -112,14 +111,14 @@ def has_node(quantizer: Quantizer) -> bool:
     """Returns whether a graph can hold a call of the quantizer as one node."""
     if type(quantizer) not in ValueSemantics._node_classes:
         return False
-    if getattr(quantizer, "with_amax_reduction", False):  # ranks take part
+    if getattr(quantizer, "with_amax_reduction", False):  # all ranks must call it
         return False
     children = [getattr(quantizer, name) for name in CHILDREN if hasattr(quantizer, name)]
     return all(has_node(child) and not child.STATE_FIELDS for child in children)
 
 
 def node_of(quantizer: Quantizer) -> QuantizeNode:
-    """Returns the node of a quantizer that has one. The tracer reads every field here."""
+    """Returns the node of a quantizer. Requires: has_node(). The tracer reads every field here."""
     if torch.compiler.is_dynamo_compiling() and quantizer._is_value():
         return QuantizeNode(type(quantizer), _guarded_fields(quantizer))
     fields = []
@@ -131,9 +130,9 @@ def node_of(quantizer: Quantizer) -> QuantizeNode:
 
 @constant_of_graphs
 def _guarded_fields(quantizer: Quantizer) -> tuple[tuple[str, Any], ...]:
-    """Returns the fields of a value as constants, and guards them.
+    """Returns the fields of a quantizer with value semantics as constants, and guards them.
 
-    The tracer makes symbols of floats that it reads itself, and a node holds none.
+    The tracer converts floats that it reads itself to symbols, which a node cannot hold.
     """
     guard_fields(quantizer)
     return quantizer._fields()
@@ -142,7 +141,7 @@ def _guarded_fields(quantizer: Quantizer) -> tuple[tuple[str, Any], ...]:
 def quantize_in_graph(
     quantizer: Quantizer[Made], tensor: torch.Tensor, out: Quantized | None
 ) -> Made:
-    """Quantizes by one node of the graph. The tracer follows this function."""
+    """Quantizes with one node of the graph. The tracer traces into this function."""
     node = node_of(quantizer)
     state = tuple([getattr(quantizer, name) for name in quantizer.STATE_FIELDS])
     made: Any = node(tensor, out, state)

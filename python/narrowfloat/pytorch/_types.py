@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 # An operator of torch.ops, with its overload.
 Operator: TypeAlias = torch._ops.OpOverload
 
-# Every spelling of a device that PyTorch takes.
+# Every form of a device argument that PyTorch accepts.
 Device: TypeAlias = "torch.device | str | int | None"
 
-# A process group; None is the default one, or none at all.
+# A process group; None is the default group, or no group.
 Group: TypeAlias = "torch.distributed.ProcessGroup | None"
 
 # A quantized tensor, with or without autograd.
@@ -27,7 +27,7 @@ Quantized: TypeAlias = "QuantizedTensor | QuantizedTensorStorage"
 # Plain values, or a quantized tensor with or without autograd.
 TensorLike: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 
-# The result of a row of the operator table; NotImplemented runs the operator on plain values.
+# The result of a row of the operator table; after NotImplemented the operator runs on plain values.
 RowResult: TypeAlias = torch.Tensor | NotImplementedType
 RowResults: TypeAlias = Sequence[torch.Tensor] | NotImplementedType
 
@@ -37,7 +37,7 @@ if not TYPE_CHECKING:
 else:
 
     class Context(torch.autograd.function.FunctionCtx):
-        """The context of an autograd function, which stores its own fields there."""
+        """The context of an autograd function, which stores its fields there."""
 
         needs_input_grad: tuple[bool, ...]
         saved_tensors: tuple[torch.Tensor, ...]

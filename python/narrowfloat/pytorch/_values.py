@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers that are values: equal if their configuration is, usable as constants of a graph."""
+"""Quantizers with value semantics: equal if their configuration is, constants of a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def never_traced(function: Function) -> Function:
-    """Marks `function` so that no tracer compiles a running call of it, or a call inside it.
+    """Marks `function` so that Dynamo compiles neither a running call of it nor calls within it.
 
     Does the same as torch._dynamo.eval_frame.skip_code_recursive(), without importing the compiler.
     """
@@ -28,36 +28,36 @@ def never_traced(function: Function) -> Function:
 
 
 def constant_of_graphs(function: Function) -> Function:
-    """Marks `function` so that a tracer calls it and keeps the result.
+    """Marks `function` so that a tracer calls it and uses the result as a constant.
 
-    Its arguments must be values.
+    Requires: arguments with value semantics.
 
-    What torch.compiler.assume_constant_result() does, without importing the compiler.
+    Does the same as torch.compiler.assume_constant_result(), without importing the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a mark of the compiler
     return function
 
 
 def is_called_by_tracer(depth: int = 2) -> bool:
-    """Returns whether a tracer runs the caller of this on an object that it holds as a constant.
+    """Returns whether a tracer calls the caller on an object that it holds as a constant.
 
-    depth: of the tracer's frame below this one.
+    depth: the number of frames from this one to the tracer's.
 
-    Such a call becomes a node without being followed, so that nothing guards what it reads.
+    Such a call becomes a node without being traced, so that the fields it reads have no guards.
     """
     return sys._getframe(depth).f_globals.get("__name__") == "torch._dynamo.utils"
 
 
 def is_written_by_tracer(depth: int) -> bool:
-    """Returns whether a tracer runs the caller of this in place of an assignment to a constant.
+    """Returns whether a tracer calls the caller for an assignment to a constant's field.
 
-    depth: of the tracer's frame below this one.
+    depth: the number of frames from this one to the tracer's.
     """
     return sys._getframe(depth).f_globals.get("__name__") == "torch._dynamo.variables.script_object"
 
 
 def run_without_graph(rule: str) -> None:
-    """Ends the tracing of a function, which then runs as it is; with fullgraph the rule is raised.
+    """Ends the tracing of a function, which then runs uncompiled; fullgraph raises the rule.
 
     Requires: a tracer runs.
     """
@@ -67,9 +67,9 @@ def run_without_graph(rule: str) -> None:
 
 
 def node_of_copy(value: object, first: object, *args: Any) -> Any:  # noqa: ANN401  # stands for a result
-    """Returns the node that calls `value` in a graph that torch.fx copies; None: it copies none.
+    """Returns the node that calls `value` while torch.fx copies a graph; else None.
 
-    A copy runs a graph with proxies, and calls the constants of the graph with them.
+    To copy a graph, torch.fx runs it with proxies, and calls its constants with them.
     first: one of the tensors of the call.
     """
     if not isinstance(first, torch.fx.Proxy):
@@ -78,7 +78,7 @@ def node_of_copy(value: object, first: object, *args: Any) -> Any:  # noqa: ANN4
 
 
 def guard_fields(value: ValueSemantics) -> None:
-    """Lets the function that is being compiled run only while these fields are the same.
+    """Adds guards, so that the compiled function is valid only while these fields are the same.
 
     Requires: is_called_by_tracer(). The tracer's own guard compares an object with itself.
     """
@@ -94,13 +94,13 @@ def guard_fields(value: ValueSemantics) -> None:
 
 @_disable_dynamo
 def copy_outside(copy: Callable[[Value], Value], value: Value) -> Value:
-    """Breaks the graph and returns a copy, which the rest of the function takes as an argument."""
+    """Breaks the graph and returns a copy, an argument of the rest of the function."""
     return copy(value)
 
 
 @_disable_dynamo
 def write_outside(value: object, **fields: Any) -> None:
-    """Breaks the graph and sets the fields, of which a graph holds a copy."""
+    """Breaks the graph and sets the fields, because a graph holds a copy of them."""
     for name, field in fields.items():
         setattr(value, name, field)
 
@@ -108,21 +108,21 @@ def write_outside(value: object, **fields: Any) -> None:
 class ValueSemantics:
     """Equality by VALUE_FIELDS for classes that are registered, by identity for all others.
 
-    A subclass of a registered class may hold more than its base compares, so it is not a value
-    until it is registered itself.
+    A subclass of a registered class may have fields that its base does not compare, so it has no
+    value semantics until it is registered itself.
     """
 
     VALUE_FIELDS: tuple[str, ...] = ()
-    # Tensors that an object holds beside its fields, and that a graph takes as arguments.
+    # Fields that hold tensors, which a graph takes as arguments.
     STATE_FIELDS: tuple[str, ...] = ()
     _value_classes: ClassVar[set[type]] = set()
     _node_classes: ClassVar[set[type]] = set()
 
     @classmethod
     def register_value_class(cls, *fields: str) -> None:
-        """Makes objects of this very class compare by the base's fields and these.
+        """Makes objects of exactly this class compare by the base's fields and the given ones.
 
-        They are constants of graphs then, and arguments of custom operators.
+        They can then be constants of graphs, and arguments of custom operators.
         """
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         ValueSemantics._value_classes.add(cls)
@@ -135,9 +135,9 @@ class ValueSemantics:
 
     @classmethod
     def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
-        """Makes graphs hold calls of quantizers of this very class as one node.
+        """Makes a call of a quantizer of exactly this class one node of a graph.
 
-        fields: beside the base's, what decides the bytes. state: fields that hold tensors.
+        fields: those that affect the bytes, besides the base's. state: fields that hold tensors.
         """
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         cls.STATE_FIELDS = state
@@ -147,9 +147,9 @@ class ValueSemantics:
     def __setattr__(self, name: str, value: object) -> None:
         self._write_field(name, value)
 
-    @never_traced  # the object may lack fields yet, which a tracer would read
+    @never_traced  # a tracer would read fields that the object may not have yet
     def _write_field(self, name: str, value: object) -> None:
-        # A tracer would write only once, while it compiles.
+        # A tracer would write only once, at compile time.
         if not torch.compiler.is_dynamo_compiling() and is_written_by_tracer(3):
             run_without_graph(
                 f"{type(self).__name__}.{name} must be set outside of a graph, or by set_usage(), "
@@ -168,7 +168,7 @@ class ValueSemantics:
         return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
 
     def _fields(self) -> tuple[tuple[str, Any], ...]:
-        """Returns the names and values of what decides equality."""
+        """Returns the names and values of the fields that equality compares."""
         return tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
 
     def __eq__(self, other: object) -> bool:
@@ -184,10 +184,10 @@ class ValueSemantics:
         return hash((type(self), self._value_key()))
 
     def _rebuild_derived_state(self) -> None:
-        """Makes the fields that follow from VALUE_FIELDS."""
+        """Sets the fields that are computed from VALUE_FIELDS."""
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
-        """Returns an expression that builds this value again, and the names in it."""
+        """Returns an expression that rebuilds this value, and the names in it."""
         fields = self._fields()
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
@@ -201,7 +201,7 @@ def _literal(value: object) -> str:
 
 
 def same_configuration(first: object, second: object) -> bool:
-    """Returns whether two quantizers, or None, make the same bytes of equal state."""
+    """Returns whether two quantizers, or None, make the same bytes if their state is equal."""
     if type(first) is not type(second):
         return False
     if not isinstance(first, ValueSemantics):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native verbs on torch tensors, and the number of threads they run on.
+"""The native verbs on torch tensors, and the number of their threads.
 
-A module of its own: the functions of operators outlive their module's names, this object must not.
+A module of its own, since functions of operators outlive names of modules and this must not.
 """
 
 import torch

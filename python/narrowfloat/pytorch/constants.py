@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types and sizes under the names that TransformerEngine gives them."""
+"""Types and sizes under TransformerEngine's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.common.dtypes import ELEMENT_DTYPES, dtype_name
 
-# All spellings of a type that DType.cast() takes.
+# All forms of a type that DType.cast() accepts.
 DTypeSpelling: TypeAlias = "DType | torch.dtype | np.dtype | type | str | int"
 
 
@@ -32,7 +32,7 @@ class DType(IntEnum):
 
     @classmethod
     def cast(cls, dtype: DTypeSpelling) -> DType:
-        """Returns the DType of a type: itself, a dtype of PyTorch, NumPy or ml_dtypes, the name of
+        """Returns the DType of a type: a DType, a dtype of PyTorch, NumPy or ml_dtypes, the name of
         a dtype or of an element format such as "e4m3", or an enum or number equal to it.
 
         Errors: ValueError for another name or number, KeyError for a torch dtype without a DType.
@@ -90,7 +90,7 @@ TE_DType_To_Torch: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in 
 _BY_NAME: dict[str, DType] = {str(t).removeprefix("torch."): ours for t, ours in TE_DType.items()}
 _BY_NAME[ELEMENT_DTYPES["e2m1"]] = DType.kFloat4E2M1
 
-# Names of the element formats in names of schemes.
+# The names of element formats that names of schemes contain.
 ELEMENTS: dict[DType, str] = {_BY_NAME[dtype]: name for name, dtype in ELEMENT_DTYPES.items()}
 
 

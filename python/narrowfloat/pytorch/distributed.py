@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallelism: gathers of quantized activations, and the style for parallelize_module."""
+"""Tensor parallelism: gathers quantized activations; a style for parallelize_module."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def gather_along_first_dim(
 ) -> tuple[Any, Any]:
     """Gathers the tensors of all ranks along the first dimension; returns the result and a work.
 
-    Requires: tensors of one shape on all ranks. With a quantizer the result has the bytes that the
-    quantizer gives the gathered values: amaxes are reduced first, then codes and scales are sent.
-    Values are sent, and every rank quantizes them, where a rank's rows do not end with blocks, and
-    for quantizers that gather_quantized() names. Only plain values are sent in the background;
-    otherwise the work is None.
+    Requires: tensors of one shape on all ranks. With a quantizer the bytes are the same as if it
+    quantized the gathered values: amaxes are reduced first, then codes and scales are sent. If a
+    rank's rows are not whole blocks, and for the quantizers listed in gather_quantized(), values
+    are sent and every rank quantizes them. Only plain values are sent asynchronously; otherwise the
+    work is None.
     Errors: RuntimeError, on every rank, for quantized tensors that cannot be joined.
     """
     if torch.distributed.get_world_size(process_group) == 1:
@@ -52,9 +52,9 @@ class QuantizedColwiseParallel(ColwiseParallel):
     """Shards a Linear by columns of its output, and gathers its input in codes and scales.
 
     The input is sharded along a dimension of tokens, input_layouts; Shard(0) if it is None. The
-    result has the bits of ColwiseParallel, which gathers values. Inside `autocast` the layer
-    quantizes its part of the input, and the codes and scales are sent. Values are sent without a
-    recipe, with backward_override, under debug features, and where parts end inside a block. The
+    result has the same bits as with ColwiseParallel, which gathers values. Inside `autocast` the
+    layer quantizes its part of the input, and sends codes and scales. It sends values without a
+    recipe, with backward_override, under debug features, and if parts end within a block. The
     gradient of the input is reduced and scattered in the type of the input.
     """
 
@@ -70,5 +70,5 @@ class QuantizedColwiseParallel(ColwiseParallel):
             output_layouts=output_layouts,
             use_local_output=use_local_output,
         )
-        own: Any = self.input_layouts  # of another type than the base's: the layer gathers
+        own: Any = self.input_layouts  # of a type that the base lacks; the layer gathers
         self.desired_input_layouts = own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The older name of quantization."""
+"""Gives the names of quantization under its older module name."""
 
 from narrowfloat.pytorch.quantization import *  # noqa: F403
 from narrowfloat.pytorch.quantization import (  # noqa: F401

@@ -47,11 +47,11 @@ __all__ = [
     "restore_from_saved",
 ]
 
-# Operators that take quantized tensors themselves, in place of their values: overloads of
-# torch.ops, which a program adds. TransformerEngine's name.
+# Operators that process quantized tensors directly instead of their values: overloads of torch.ops
+# that a program adds. The name is TransformerEngine's.
 _quantized_tensor_passthrough_ops: set[Operator] = set()
 
-# The tensors that a quantizer makes.
+# The type of tensors that a quantizer makes.
 TensorT_co = TypeVar("TensorT_co", covariant=True, bound="Quantized", default="Quantized")
 
 
@@ -59,9 +59,9 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
     """Makes quantized tensors of one format, and stores none of them.
 
     `rowwise_usage`, `columnwise_usage`: the directions of new tensors. `internal`: makes bare
-    storages in place of tensors. `optimize_for_gemm`: swizzles scales, in formats that allow it.
+    storages instead of tensors. `optimize_for_gemm`: swizzles scales, in formats that allow it.
 
-    rowwise, columnwise: the first values of rowwise_usage and columnwise_usage.
+    rowwise, columnwise: the initial rowwise_usage and columnwise_usage.
     """
 
     VALUE_FIELDS: tuple[str, ...] = (
@@ -72,12 +72,12 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
     )
 
     if TYPE_CHECKING:
-        # A family defines its options, its classes, and the methods that plan its buffers.
+        # A family defines its options, its classes, and methods that plan its buffers.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
 
     QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether it may quantize results of products
-    COLUMNS_ALONE: ClassVar[bool] = False  # whether it makes columns without rows in every format
-    SCALE_IS_GIVEN: ClassVar[bool] = False  # before the values are known (delayed scaling)
+    COLUMNS_ALONE: ClassVar[bool] = False  # can make columnwise data only, in every format
+    SCALE_IS_GIVEN: ClassVar[bool] = False  # known before the values (delayed scaling)
     COLUMNS_CANNOT_BE_GATHERED: ClassVar[bool] = False  # from shards along the rows
 
     def __init__(self, *, rowwise: bool, columnwise: bool) -> None:
@@ -111,7 +111,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
     ) -> Quantized:
         """Quantizes `src` into the buffers of `dst` and returns `dst`.
 
-        Leaves every byte as it is if noop_flag is 1.
+        Changes no byte if noop_flag is 1.
         """
 
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
@@ -132,8 +132,8 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
     ) -> TensorT_co:
         """Returns `tensor` quantized, in `out` or in a new tensor with a straight-through gradient.
 
-        A quantizer whose `internal` is set returns a bare storage instead.
-        Errors: TypeError unless `tensor` is a torch.Tensor; as the family defines them.
+        With `internal`, returns a bare storage instead.
+        Errors: TypeError unless `tensor` is a torch.Tensor; further ones of the family.
         """
         if torch.compiler.is_dynamo_compiling() and has_node(self):
             return quantize_in_graph(self, tensor, out)
@@ -185,7 +185,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> TensorT_co:
-        """Returns a quantized tensor whose buffers are not initialised."""
+        """Returns a quantized tensor with uninitialised buffers."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement make_empty function, "
             "required for construction of unintialized quantized tensor"
@@ -194,13 +194,11 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
     def inner_tensor_specs(
         self, shape: Iterable[int]
     ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Returns the shape and dtype of the inner tensors in the order of flattening; no data
-        made.
-        """
+        """Returns the shape and dtype of the inner tensors in flattening order, without data."""
         self._refuse_flattening("inner_tensor_specs")
 
     def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
-        """Returns the tensor's constructor arguments that are no buffers."""
+        """Returns the tensor's constructor arguments that are not buffers."""
         self._refuse_flattening("storage_metadata")
 
     def alloc_tensors(
@@ -210,17 +208,17 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         device: torch.device | str | None = None,
         pin_memory: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """Returns the inner tensors by name, not initialised."""
+        """Returns uninitialised inner tensors by name."""
         self._refuse_flattening("alloc_tensors")
 
     def create_metadata(
         self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
     ) -> dict[str, Any]:
-        """Returns the context of __tensor_flatten__ that a tensor of this quantizer has."""
+        """Returns the __tensor_flatten__ context of a tensor with this quantizer."""
         self._refuse_flattening("create_metadata")
 
     def _refuse_flattening(self, method: str) -> NoReturn:
-        """Raises NotImplementedError for a family whose buffers are not planned by shape."""
+        """Raises NotImplementedError for a family that does not plan its buffers by shape."""
         raise NotImplementedError(
             f"{method}: {self.__class__.__name__} does not plan the inner tensors of a shape, "
             "which TensorSpec needs"
@@ -230,7 +228,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         """Updates the quantizer's state from `tensor` without quantizing; most have no state."""
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Sets the directions of new tensors; None leaves one as it is."""
+        """Sets the directions of new tensors; None does not change a direction."""
         given = {"rowwise_usage": rowwise, "columnwise_usage": columnwise}
         changed = {n: v for n, v in given.items() if v is not None and v != getattr(self, n)}
         if changed and torch.compiler.is_dynamo_compiling() and self._is_value():
@@ -244,7 +242,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def copy(self) -> Self:
-        """Returns another quantizer with this configuration, which shares the tensors of state."""
+        """Returns a quantizer with the same configuration, which shares the state tensors."""
         if torch.compiler.is_dynamo_compiling() and self._is_value():
             return copy_outside(type(self).copy, self)
         other = object.__new__(type(self))
@@ -272,7 +270,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         return None
 
     def supports_only_rowwise_all_gather(self) -> bool:
-        """Returns whether an all-gather of a sharded tensor sends its rowwise buffers alone."""
+        """Returns whether an all-gather of a sharded tensor sends its rowwise buffers only."""
         return False
 
     def allows_save_original_input_for_backward(self) -> bool:
@@ -287,7 +285,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         raise ValueError(f"Unsupported quantizer for GroupedTensor: {self}")
 
     def is_requantization_safe(self) -> bool:
-        """Returns whether quantizing a dequantized tensor again gives the same tensor."""
+        """Returns whether quantizing a dequantized tensor again makes the same tensor."""
         return False
 
     def keeps_columns_of_later(self) -> bool:
@@ -295,13 +293,11 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         return self.is_requantization_safe()
 
     def holds_values(self) -> tuple[bool, bool]:
-        """Returns for the rowwise and the columnwise direction if it stays in high precision."""
+        """Returns for the rowwise and the columnwise direction whether it is in high precision."""
         return False, False
 
     def quantizes_shards(self, inp: torch.Tensor) -> bool:
-        """Returns whether ranks that quantize shards like this one get the codes of the whole
-        tensor.
-        """
+        """Returns whether quantizing shards like this one makes the codes of the whole tensor."""
         return False
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
@@ -320,17 +316,17 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
 
 @dataclass(frozen=True)
 class QuantizerRequest:
-    """Asks the recipe state for a quantizer whose state it keeps; a factory returns it."""
+    """A request of a factory to the recipe state: make a quantizer and store its state."""
 
 
 class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
     """A tensor that reports a high-precision dtype and stores narrow codes.
 
-    Concrete classes put their storage class first among their bases.
+    The storage class is the first base of concrete classes.
 
     shape: of the values. dtype: the nominal type, which dequantize() returns. fake_dtype: None or
-    the same type, as storages name it. requires_grad: as torch.Tensor's. device: of the buffers;
-    None is torch's default. stride, storage_offset: of the values; None is a contiguous tensor.
+    the same type. requires_grad: as torch.Tensor's. device: of the buffers; None is torch's
+    default. stride, storage_offset: of the values; None is a contiguous tensor.
     Errors: ValueError if fake_dtype differs from dtype.
     """
 
@@ -355,7 +351,7 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
         if fake_dtype is not None and fake_dtype != dtype:
             raise ValueError(f"fake_dtype ({fake_dtype}) does not match dtype ({dtype})")
         device = torch.get_default_device() if device is None else torch.device(device)
-        if device.type == "cuda" and device.index is None:  # the wrapper would have no index either
+        if device.type == "cuda" and device.index is None:  # else the wrapper would have no index
             device = torch.device("cuda", torch.cuda.current_device())
         instance = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -407,10 +403,10 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
 
     @never_traced
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401  # as torch.Tensor's
-        """Writes to a part that the blocks allow, or quantizes the whole again with the part
-        changed.
+        """Writes a part if its bounds fit the blocks; else quantizes the whole changed tensor
+        again.
 
-        Errors: RuntimeError if a gradient would be lost; as quantize_() raises them.
+        Errors: RuntimeError if a gradient would be lost; as quantize_().
         """
         try:
             super().__setitem__(index, value)
@@ -423,7 +419,7 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
             self.quantize_(in_float32_if_double(values))
 
     def _tangent(self) -> Any:  # noqa: ANN401  # a plain tensor where a class is expected
-        """Returns a plain tensor of the shape and type of gradients, with no values."""
+        """Returns a plain tensor with the shape and type of gradients; its values are undefined."""
         return self._live_buffers()[0].new_empty(self.shape, dtype=self.dtype)
 
     def __coerce_same_metadata_as_tangent__(
@@ -431,7 +427,7 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
         flatten_spec: object,
         expected_type: type | None = None,
     ) -> torch.Tensor | None:
-        """Returns a quantized gradient as the plain one that a graph expects."""
+        """Returns a quantized gradient as the plain gradient that a graph expects."""
         return self._plain() if expected_type is torch.Tensor else None
 
     def view(self, *shape: Any) -> torch.Tensor:  # sizes, one sequence of sizes, or a dtype
@@ -495,17 +491,17 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
             return f"{name}({fields}shape={shape}, dtype={self._dtype}, data=<{error}>)"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Keeps whether the tensor is a parameter and has a gradient, as PyTorch does."""
+        """Reduces to a parameter and with the gradient flag, if these apply, as PyTorch does."""
         if getattr(self, "_is_param", False):
             hooks: OrderedDict[Any, Any] = OrderedDict()
             arguments = (self.detach(), self.requires_grad, hooks)
             return torch._utils._rebuild_parameter, arguments
         reduced = self._reduce(protocol)
-        # torch.Tensor.__setstate__() takes the gradient and the hooks.
+        # The arguments of torch.Tensor.__setstate__(): the gradient and the hooks.
         return (*reduced, (True, None, OrderedDict())) if self.requires_grad else reduced
 
     def _reduce(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Returns the function and the arguments that make the tensor again."""
+        """Returns the function and the arguments that rebuild the tensor."""
         return super().__reduce_ex__(protocol)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method

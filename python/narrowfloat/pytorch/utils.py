@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers about the device, and small functions that several modules use."""
+"""Device queries, and small functions for several modules."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ _non_tn_fp8_gemm = False
 
 
 def is_non_tn_fp8_gemm_supported() -> bool:
-    """Returns whether a product reads per-tensor FP8 in any layout, so that no transpose is kept.
+    """Returns whether a product reads per-tensor FP8 in any layout, without a stored transpose.
 
-    The CPU keeps explicit transposes.
+    On the CPU, tensors store explicit transposes.
     """
     return _non_tn_fp8_gemm
 
 
 def get_device_compute_capability() -> tuple[int, int]:
-    """Returns the CUDA generation that the CPU behaves as: one that keeps explicit transposes."""
+    """Returns the emulated CUDA capability, 9.0; tensors of that one store explicit transposes."""
     return 9, 0
 
 
 def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Returns True, or (True, "") with `return_reason`: PyTorch has bfloat16 on every CPU."""
+    """Returns True, or (True, "") with `return_reason`: PyTorch supports bfloat16 on every CPU."""
     return (True, "") if return_reason else True
 
 
 def get_cudnn_version() -> tuple[int, int, int]:
-    """Returns (0, 0, 0): there is no cuDNN, so that programs choose what does not need it."""
+    """Returns (0, 0, 0): cuDNN is absent, so that programs choose code without it."""
     return 0, 0, 0
 
 
 def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
-    """Returns the halves of dimension 0 in turns: `interleave_size` rows of one, then the other.
+    """Returns the halves of dimension 0 alternating: `interleave_size` rows of each in turn.
 
     Gated activations take the gate W and the linear part V as [W, V] or as [W0, V0, W1, V1, ...].
     Errors: ValueError unless dimension 0 is a multiple of 2 * interleave_size.
@@ -42,9 +42,9 @@ def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.T
 
 
 def deinterleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
-    """Returns the halves one after the other, which interleave_glu_tensor() puts in turns.
+    """Returns the result of interleave_glu_tensor() with its halves joined again.
 
-    Errors: as there.
+    Errors: the same.
     """
     blocks = _glu_blocks("deinterleave_glu_tensor", tensor, interleave_size)
     return _swap_blocks(tensor, (blocks, 2, interleave_size))
@@ -67,14 +67,14 @@ def _swap_blocks(tensor: torch.Tensor, blocks: tuple[int, int, int]) -> torch.Te
 
 
 def set_non_tn_fp8_gemm_supported(supported: bool) -> bool:
-    """Chooses the answer of is_non_tn_fp8_gemm_supported(); returns the one before. For tests."""
+    """Sets the result of is_non_tn_fp8_gemm_supported(); returns the former one. For tests."""
     global _non_tn_fp8_gemm
     before, _non_tn_fp8_gemm = _non_tn_fp8_gemm, bool(supported)
     return before
 
 
 def round_up_to_nearest_multiple(value: int, multiple: int) -> int:
-    """Returns the smallest multiple that is not below `value`.
+    """Returns the smallest multiple of `multiple` not below `value`.
 
     Errors: ValueError for a multiple of 0.
     """
@@ -84,12 +84,12 @@ def round_up_to_nearest_multiple(value: int, multiple: int) -> int:
 
 
 def empty_like_device(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor without elements on the device of `tensor`, which replaces its memory."""
+    """Returns a tensor without elements on the device of `tensor`, to release its memory."""
     return torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
 
 
 def devices_match(device1: torch.device, device2: torch.device) -> bool:
-    """Returns whether both are one device; an index that is not said counts as the current one."""
+    """Returns whether types and indices of both devices are equal; no index equals any index."""
     if device1.type != device2.type:
         return False
     return None in (device1.index, device2.index) or device1.index == device2.index

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of tensors, quantized or not."""
 
-# Importing the rows fills the operator table.
+# This import fills the operator table with the rows of products.
 from narrowfloat.pytorch.cpp_extensions import operator_products  # noqa: F401
 from narrowfloat.pytorch.cpp_extensions.gemm import (
     general_gemm,

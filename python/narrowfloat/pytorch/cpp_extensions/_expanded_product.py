@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast product: codes become bfloat16 without loss, and PyTorch multiplies."""
+"""The fast product: expands codes to bfloat16 exactly, and multiplies with PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch._arrays import Operand
 
-# About 128 x 128 x 128: below, making the expanded matrices takes longer than it saves.
+# About 128 x 128 x 128. In smaller products, expanding takes longer than it saves.
 FEWEST_TERMS = 2_000_000
 
 
@@ -21,11 +21,11 @@ def multiply_expanded(
     bias: torch.Tensor | None,
     accumulate: bool,
 ) -> bool:
-    """Writes the product to the matrix `out` by PyTorch's bfloat16 product, if it can be had so.
+    """Writes the product to the matrix `out` with PyTorch's bfloat16 product, if that is possible.
 
     Returns False, and writes nothing, for a result of another dtype, because PyTorch's product
-    gives bfloat16 alone; for operands that bfloat16 cannot hold; for a product so small that it is
-    slower; and where the processor has no bfloat16 products.
+    returns only bfloat16; for operands that are not exact in bfloat16; for a small product, which
+    would be slower; and on a processor without bfloat16 products.
     """
     if first.shape[0] * first.shape[1] * out.shape[1] < FEWEST_TERMS:
         return False
@@ -42,7 +42,7 @@ def multiply_expanded(
     left, right = _tensor(a), _tensor(b)
     left = left if a_rows_are_lines else left.t()
     right = right.t() if b_rows_are_lines else right
-    # alpha multiplies the sums in fp32, and the addend is added there: one rounding.
+    # alpha multiplies the fp32 sums, and the addend is added in fp32: one rounding.
     addend = addends[0].detach() if addends else out.new_zeros(())
     with torch.no_grad():
         torch.addmm(addend, left, right, beta=1 if addends else 0, alpha=factor, out=out)

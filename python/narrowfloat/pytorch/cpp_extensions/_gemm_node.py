@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a tracer of torch.compile general_gemm(): one node."""
+"""Represents general_gemm() in torch.compile as one node."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._values import ValueSemantics, node_of_copy
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
-# As general_gemm() returns them.
+# The results of general_gemm().
 GemmResult = tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 class GemmNode(ValueSemantics):
-    """A call of `function` with these keyword arguments, in a mode of products.
+    """A call of `function` with the given keyword arguments, in a mode of products.
 
     A constant of graphs.
     """
@@ -35,7 +35,7 @@ class GemmNode(ValueSemantics):
     def __call__(
         self, names: tuple[str, ...], tensors: tuple[Any, ...], state: tuple[torch.Tensor, ...]
     ) -> GemmResult:
-        """Returns the results for tensors of these names, and the state of the quantizer."""
+        """Returns the results for tensors with these names, and the state of the quantizer."""
         if (node := node_of_copy(self, tensors[0], names, tensors, state)) is not None:
             return node
         named = dict(zip(names, tensors, strict=True))
@@ -55,7 +55,7 @@ GemmNode.register_value_class()
 
 
 def gemm_has_node(tensors: dict[str, Any], quantizer: Quantizer | None) -> bool:
-    """Returns whether a graph can hold a product of these as one node."""
+    """Returns whether a graph can hold a product of these operands as one node."""
     plain = all(t is None or isinstance(t, torch.Tensor) for t in tensors.values())
     return plain and (quantizer is None or has_node(quantizer))
 
@@ -66,7 +66,7 @@ def multiply_as_node(
     quantizer: Quantizer | None,
     options: dict[str, Any],
 ) -> GemmResult:
-    """Calls `function` as one node of the graph. The tracer follows this function."""
+    """Calls `function` as one node of the graph. The tracer traces into this function."""
     node, state = None, ()
     if quantizer is not None:
         node = node_of(quantizer)

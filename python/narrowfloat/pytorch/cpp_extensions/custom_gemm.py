@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensors whose quantizers compute them (`custom`)."""
+"""Products of custom tensors, computed by their quantizers."""
 
 import enum
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class GEMMType(enum.Enum):
 
 @dataclass(frozen=True)
 class MMParams:
-    """Dtype of the result (None: the caller says it elsewhere) and how sums are kept."""
+    """Dtype of the result (None: given elsewhere), and whether sums are kept in fp32."""
 
     out_dtype: torch.dtype | None = None
     use_split_accumulator: bool = True
 
 
-# Codes and scales that each product reads, of x (or dy) and of w (or x).
+# The codes and scales that each product reads, of x (or dy) and of w (or x).
 _OPERANDS = {
     GEMMType.FPROP: (("data", "scale"), ("data", "scale")),
     GEMMType.DGRAD: (("data", "scale"), ("data_t", "scale_t")),
@@ -48,12 +48,12 @@ def custom_gemm(
     use_split_accumulator: bool = False,
     grad: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
-    """Returns general_gemm() of two custom tensors, by the `qgemm` of B's quantizer, else of A's.
+    """Returns general_gemm() of two custom tensors, by `qgemm` of B's quantizer, else of A's.
 
     Arguments and results are general_gemm's. With `grad` and a bias the second result is the
     sum of B over rows.
-    Errors: TypeError unless both are custom; ValueError if none has a quantizer or a direction that
-    is read is missing; NotImplementedError for gelu, and for accumulating into a quantized result.
+    Errors: TypeError unless both are custom; ValueError without a quantizer, or if a direction that
+    is read is absent; NotImplementedError for gelu, and for accumulating into a quantized result.
     """
     if not (getattr(A, "custom", False) and getattr(B, "custom", False)):
         raise TypeError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All products, in the module where TransformerEngine has them."""
+"""All products, under TransformerEngine's module name."""
 
 from narrowfloat.pytorch.cpp_extensions.grouped_gemm import (
     general_grouped_gemm,

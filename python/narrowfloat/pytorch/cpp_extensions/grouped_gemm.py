@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several products at a time."""
+"""Several products in one call."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +30,10 @@ def general_grouped_gemm(
 ) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
     """Returns general_gemm() of A[i] and B[i] into out[i], for each i.
 
-    single_output: `out` is a list of one tensor; its rows store the results one after another,
-    m_splits[i] of them each. Returns the outputs (that one tensor), the biases or, with grad, their
-    gradients, and what gelu was applied to.
-    Errors: ValueError unless A, B and the outputs are as many; as general_gemm.
+    single_output: `out` is a list of one tensor, whose rows hold the results one after another,
+    m_splits[i] rows each. Returns the outputs (or the one tensor), the biases or, with grad, their
+    gradients, and the inputs of gelu.
+    Errors: ValueError unless A, B and the outputs have one length; as general_gemm.
     """
     targets = list(out)
     if single_output:
@@ -82,10 +82,10 @@ def general_grouped_gemm_for_grouped_tensor(
     alpha: torch.Tensor | Sequence[float] | None = None,
     beta: torch.Tensor | Sequence[float] | None = None,
 ) -> GroupedTensorStorage | Sequence[torch.Tensor]:
-    """Returns general_gemm() of the members of A and B into those of `out`, which is returned.
+    """Writes general_gemm() of the members of A and B to the members of `out`, and returns `out`.
 
     Each of A, B, out and bias is a grouped tensor or a list. alpha, beta: one number per member.
-    Errors: ValueError unless they are as many; as general_gemm.
+    Errors: ValueError unless all have one length; as general_gemm.
     """
     members = [_members(each) for each in (A, B, out)]
     count = len(members[0])

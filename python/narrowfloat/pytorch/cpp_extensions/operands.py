@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of a product: which direction is read, and what it holds."""
+"""The operands of a product: their directions, storages and sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Codes: TypeAlias = torch.Tensor | SchemeStorage
 
 
 class Layout(NamedTuple):
-    """Tells which operands are transposed, and so which direction of each is read."""
+    """The operands that are transposed, which determines the direction of each that is read."""
 
     transa: bool
     transb: bool
@@ -41,12 +41,11 @@ def unwrap_tensor(
     tensor: Any,  # noqa: ANN401  # of any project: a wrapper or a custom tensor
     usage: str,
 ) -> Any:  # noqa: ANN401  # a custom tensor of any project
-    """Returns what a product reads of `tensor` for a usage: a plain tensor, a storage or a custom
-    tensor.
+    """Returns the operand for a usage: a plain tensor, a storage or a custom tensor.
 
     Hybrid tensors and wrappers with get_tensor(transpose) choose the direction; a storage without
-    codes is dequantized. Errors: ValueError for another usage; RuntimeError if the direction is not
-    there.
+    codes is dequantized. Errors: ValueError for another usage; RuntimeError if the direction is
+    absent.
     """
     if usage not in ("rowwise", "columnwise"):
         raise ValueError(f"unwrap_tensor: usage must be 'rowwise' or 'columnwise', got {usage!r}")
@@ -71,7 +70,7 @@ def unwrap_tensor(
 
 
 def nominal_dtype(tensor: TensorLike) -> torch.dtype:
-    """Returns the dtype of a tensor's values; a bare storage keeps it in a field."""
+    """Returns the dtype of a tensor's values; of a bare storage, from its field."""
     dtype = getattr(tensor, "dtype", None)
     if dtype is None:
         assert isinstance(tensor, QuantizedTensorStorage)
@@ -80,7 +79,7 @@ def nominal_dtype(tensor: TensorLike) -> torch.dtype:
 
 
 def is_scheme(tensor: object) -> TypeIs[SchemeStorage]:
-    """Returns whether the operand has codes and scales that the core reads."""
+    """Returns whether the operand has codes and scales for the core."""
     return hasattr(tensor, "BUFFERS") and not getattr(tensor, "HOLDS_VALUES", False)
 
 
@@ -90,7 +89,7 @@ def is_row_scaled(tensor: object) -> bool:
 
 
 class Sizes(NamedTuple):
-    """Shape of the product, as it is returned and as a matrix, and the length of its sums."""
+    """Shape of the product, as returned and as a matrix, and the length of its sums."""
 
     shape: tuple[int, ...]
     rows: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for products: of two quantized tensors, from their codes.
+"""Rows of the operator table that multiply the codes of two quantized tensors.
 
-A product of one quantized tensor and a plain one is PyTorch's product of the values, and so is one
-that general_gemm() does not take: a direction is not there, or the formats differ.
+PyTorch multiplies the values if one operand is plain, or if general_gemm() does not support the
+operands: a direction is absent, or the formats differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Pair(NamedTuple):
 
 
 def _product_row(operator: Operator) -> Callable[[Row], Row]:
-    """Puts a row in the table of quantized tensors and in that of their transposes."""
+    """Adds a row to the table of quantized tensors and to the table of their transposes."""
 
     def register(row: Row) -> Row:
         return reads_transposed(operator)(implements(operator, QuantizedTensor)(row))
@@ -59,9 +59,7 @@ def _factor(value: torch.Tensor) -> _Factor | None:
 
 
 def _storage(factor: _Factor, usage: str) -> SchemeStorage | None:
-    """Returns what general_gemm() reads of a factor; None where there are no codes in that
-    direction.
-    """
+    """Returns the storage of a factor for general_gemm(); None without codes in the direction."""
     tensor = factor.tensor
     if tensor.HOLDS_VALUES or tensor.custom or not tensor.get_usages()[usage]:
         return None
@@ -70,9 +68,9 @@ def _storage(factor: _Factor, usage: str) -> SchemeStorage | None:
 
 
 def _transform(storage: SchemeStorage, usage: str) -> object:
-    """Returns the signs of the Hadamard transform that a direction's values went through, or None.
+    """Returns the signs of the Hadamard transform of a direction's values; None without one.
 
-    A storage without a quantizer does not know: what it returns equals no other transform.
+    For a storage without a quantizer they are unknown: the result equals no other transform.
     """
     if usage == "rowwise":
         return None
@@ -85,9 +83,7 @@ def _transform(storage: SchemeStorage, usage: str) -> object:
 
 
 def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
-    """Returns what the product of two matrices, or of stacks of them, reads; None for that of
-    values.
-    """
+    """Returns the operands for a product of codes of matrices or of stacks; None for values."""
     left, right = _factor(first), _factor(second)
     if left is None or right is None or first.dtype != second.dtype:
         return None
@@ -107,14 +103,13 @@ def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
 
 
 def _matrices(storage: SchemeStorage, usage: str, count: int) -> list[Any] | None:
-    """Returns the `count` matrices of a stack that has a direction; None where they are not whole
-    blocks.
+    """Returns the `count` matrices of a stack in a direction; None if they are not whole blocks.
 
-    The storage has the shape of the stack, or as NVFP4 columns alone that of the flattened one.
+    The storage has the shape of the stack; NVFP4 with only columnwise data, the flattened shape.
     """
     if not isinstance(storage, QuantizedTensor):
         return None
-    if usage == "rowwise":  # columns, which are not read, must not restrict where a matrix ends
+    if usage == "rowwise":  # columns are not read, and must not restrict the bounds of matrices
         storage = storage.detach()
         storage.update_usage(rowwise_usage=True, columnwise_usage=False)
     row, lines = find_row(aten.slice.Tensor, type(storage)), storage.shape[0] // count
@@ -127,7 +122,7 @@ def _matrices(storage: SchemeStorage, usage: str, count: int) -> list[Any] | Non
 def _start(
     addend: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, beta: float
 ) -> torch.Tensor | None:
-    """Returns what a product is added to, in memory of its own; None for nothing."""
+    """Returns a new tensor with the addend of a product; None without one."""
     if addend is None or beta == 0:
         return None
     return addend.detach().expand(shape).to(dtype, copy=True).contiguous()
@@ -201,7 +196,7 @@ def _is_plain_or_none(addend: torch.Tensor | None, dtype: torch.dtype) -> bool:
     return addend is None or (_factor(addend) is None and addend.dtype == dtype)
 
 
-# Outside of inference mode PyTorch decomposes these before the dispatch.
+# PyTorch decomposes these operators before the dispatch, except in inference mode.
 _COMPOSITE = (aten.linear.default, aten.matmul.default, aten.numpy_T.default, aten.mT.default)
 
 
@@ -247,7 +242,7 @@ def _permute(tensor: QuantizedTensor, dims: Sequence[int]) -> RowResult:
 
 @implements(aten.expand.default, QuantizedTensor)
 def _expand(tensor: QuantizedTensor, size: Sequence[int], *, implicit: bool = False) -> RowResult:
-    """Returns an alias where no dimension grows: torch.matmul() of stacks expands both."""
+    """Returns an alias if no dimension grows, because torch.matmul() of stacks expands both."""
     return aten.alias.default(tensor) if _is_shape(tensor, size) else NotImplemented
 
 

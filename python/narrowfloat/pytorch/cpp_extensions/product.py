@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product itself: codes by the core, plain tensors by torch, and what comes behind the sum."""
+"""Computes products: codes by the core, plain tensors by torch; and the steps after the sum."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Output: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 class Epilogue:
     """The steps after a sum.
 
-    With grad, gelu multiplies by its derivative at gelu_in, and a bias adds a second result: the
-    sum of B's rows, or with gelu of the result's rows.
+    With grad, gelu multiplies by its derivative at gelu_in, and a bias requests a second result:
+    the sum of B's rows, or with gelu the sum of the result's rows.
     """
 
     out_dtype: torch.dtype
@@ -50,14 +50,12 @@ class Epilogue:
         return None if self.grad else self.bias
 
     def is_plain(self) -> bool:
-        """Returns whether bias, accumulation and dtype are all, as the core does them itself."""
+        """Returns whether only bias, accumulation and dtype are set, which the core computes."""
         return not self.gelu and self.alpha == 1.0 and self.ends_plainly()
 
     def ends_plainly(self) -> bool:
-        """Returns whether no factor and no quantizer follow, so that the core can write the
-        result.
-        """
-        # Without accumulation beta is 0 or None, and nothing is scaled by it.
+        """Returns whether the core can write the result: no factor and no quantizer follow."""
+        # Without accumulation beta is 0 or None, and scales nothing.
         beta_is_one = not self.accumulate or self.beta in (None, 1.0)
         return beta_is_one and self.quantizer is None
 
@@ -66,17 +64,17 @@ Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
 
 
 def multiply(a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None) -> Result:
-    """Returns B times A by the layout, the bias gradient, and the input of gelu.
+    """Returns the product of B and A in the layout, the bias gradient, and the input of gelu.
 
-    a, b: plain tensors, or storages of one family. out: None, or where the result goes.
+    a, b: plain tensors, or storages of one family. out: receives the result unless it is None.
     Errors: ValueError for sizes, out or accumulation that do not fit; RuntimeError for operands of
     two families; NotImplementedError for another output quantizer.
     """
     sizes = product_sizes(a, b, layout)
     _check(a, b, sizes, epilogue, out)
-    if epilogue.accumulate and epilogue.beta == 0:  # as BLAS, does not read `out`
+    if epilogue.accumulate and epilogue.beta == 0:  # `out` is not read, as in BLAS
         epilogue = replace(epilogue, accumulate=False)
-    plain: Any = out  # without a quantizer
+    plain: Any = out  # a plain tensor if there is no quantizer
     if epilogue.grad and epilogue.gelu and epilogue.bias is not None:
         return _gelu_and_bias_gradients(a, b, layout, epilogue, out)
     bias_grad = _bias_grad(b, epilogue) if epilogue.grad and epilogue.bias is not None else None
@@ -153,7 +151,7 @@ def _is_torchs(a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> bool:
 
 
 def _torchs(a: torch.Tensor, b: torch.Tensor, layout: Layout, epilogue: Epilogue) -> torch.Tensor:
-    """Returns the product by the calls of nn.Linear and its autograd, so that bits are the same.
+    """Returns the product by the same calls as nn.Linear and its autograd, for the same bits.
 
     alpha multiplies the same sums before they are rounded.
     """
@@ -179,9 +177,7 @@ def _bias_grad(b: Codes, epilogue: Epilogue) -> torch.Tensor:
 def _gelu_and_bias_gradients(
     a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None
 ) -> Result:
-    """Returns the product times GELU's derivative, and the sum of its rows, as cuBLASLt's
-    DGELU_BGRAD.
-    """
+    """Returns the product times GELU's derivative, and the sum of rows: cuBLASLt's DGELU_BGRAD."""
     if epilogue.accumulate:
         raise NotImplementedError(
             "general_gemm: gelu with grad and bias needs accumulate=False, because the sums of the "
@@ -216,7 +212,7 @@ def _nothing(sizes: Sizes, epilogue: Epilogue, out: Output | None, device: torch
 
 
 def _operands(a: Codes, b: Codes, layout: Layout) -> tuple[Operand, Operand, str]:
-    """Returns the operands as the core reads them, and the text of the layout.
+    """Returns the operands and the layout as arguments of the core.
 
     Requires: both are storages.
     """
@@ -255,8 +251,8 @@ def _gelu(
 ) -> tuple[Any, torch.Tensor | None]:
     """Returns GELU of the product, or the product times its derivative, and GELU's input.
 
-    The core makes both in one pass over the sums: in the result's dtype where nothing follows, else
-    in fp32.
+    The core makes both in one pass over the sums, in the result's dtype if no step follows, else in
+    fp32.
     """
     first, second, text = _operands(a, b, layout)
     whole = epilogue.ends_plainly()
@@ -294,7 +290,7 @@ def _finish(
     epilogue: Epilogue,
     out: Output | None,
 ) -> tuple[Any, torch.Tensor | None]:
-    """Returns the result of the fp32 sum, and the input of gelu in the output's dtype."""
+    """Applies the epilogue to the fp32 sum; returns the result and the input of gelu."""
     dtype, gelu_input = epilogue.out_dtype, None
     y = total if epilogue.alpha == 1.0 else total * epilogue.alpha
     if epilogue.added is not None:
@@ -323,7 +319,7 @@ def _stored(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
 def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
     quantizer: Any = epilogue.quantizer
     if quantizer.SCALE_IS_GIVEN and not epilogue.gelu:
-        # The scale of delayed scaling is given, so that the sum need not be rounded in between.
+        # The scale of delayed scaling is known, so the sum is quantized without a first rounding.
         if out is None:
             out = quantizer.make_empty(y.shape, dtype=epilogue.out_dtype, device=y.device)
         return quantizer.update_quantized(y, out)
@@ -338,7 +334,7 @@ def _row_scaled(
     epilogue: Epilogue,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Returns the sum and the bias in fp32, rounded; what accumulates comes last."""
+    """Returns the sum plus the bias, in fp32, rounded; accumulation comes after the rounding."""
     if (
         epilogue.gelu
         or epilogue.quantizer is not None

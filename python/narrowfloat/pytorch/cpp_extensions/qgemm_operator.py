@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product of two matrices of codes: in memory by the core, in a graph as an operator."""
+"""The product of two matrices of codes: by the core, or in a graph by an operator."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def qgemm(
     accumulate: bool = False,
     mode: str | None = None,
 ) -> torch.Tensor:
-    """Returns the product as a matrix of `shape`, in `out` if that is given.
+    """Returns the product as a matrix of `shape`, or in `out` if it is given.
 
-    layout: of the two operands, as the core's qgemm takes it. bias: of `dtype`, added. mode: None
-    is the one that is set.
+    layout: of the two operands, as in the core's qgemm. bias: of `dtype`, added. mode: None is the
+    current one.
     Errors: NotImplementedError for codes that are not on the CPU.
     """
     mode = get_product_mode() if mode is None else mode
@@ -72,7 +72,7 @@ def qgemm_gelu(
     bias: Tensor = None,
     accumulate: bool = False,
 ) -> None:
-    """Writes GELU of the reproducible product to `out`, a matrix, and its argument to `gelu_in`.
+    """Writes GELU of the reproducible product to the matrix `out`, and its input to `gelu_in`.
 
     grad: the product times GELU's derivative at `gelu_in` instead. gelu_in: of the shape and dtype
     of `out`.
@@ -96,7 +96,7 @@ def qgemm_gelu(
         out=array_of(out),
         accumulate=accumulate,
         threads=torch.get_num_threads(),
-        mode=REPRODUCIBLE,  # where the environment may have another one
+        mode=REPRODUCIBLE,  # the environment may set another mode
         gelu=True,
         gelu_in=array_of(gelu_in),
         grad=grad,
@@ -114,12 +114,12 @@ def _require_cpu(*operands: Operand) -> None:
 
 
 def _text(operand: Operand) -> str:
-    """Returns scheme and options as text, which operators take."""
+    """Returns scheme and options as text, for arguments of operators."""
     return json.dumps([operand.scheme, dict(operand.options)])
 
 
 def _parts(operand: Operand) -> tuple[list[Tensor], str, tuple[int, int]]:
-    """Returns the operand as operators take it."""
+    """Returns the operand as arguments of operators."""
     buffers = [operand.buffers.get(role) for role in _native.ROLES]
     return buffers, _text(operand), operand.shape
 
@@ -148,7 +148,7 @@ def _qgemm(
 ) -> torch.Tensor:
     """Returns the product of two matrices of codes, `shape`, plus `bias` and `addend`.
 
-    a, b: a tensor or None for each of ROLES. a_format, b_format: scheme and options as JSON.
+    a, b: a tensor or None for each role of ROLES. a_format, b_format: scheme and options as JSON.
     """
     operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
     out = None if addend is None else addend.clone()
@@ -187,7 +187,7 @@ def _qgemm_gelu(
     bias: torch.Tensor | None,
     accumulate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what qgemm_gelu() makes of `out` and `gelu_in`; a, b and formats as in qgemm."""
+    """Returns `out` and `gelu_in` as qgemm_gelu() writes them; a, b and formats as in qgemm."""
     operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
     made, kept = out.clone(), gelu_in.clone()
     qgemm_gelu(*operands, layout, made, kept, grad, bias, accumulate)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""general_gemm: one product, whatever its operands are."""
+"""general_gemm: one product of operands of any kind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def validate_gemm_scale(scale: float | None, required: bool) -> float:
-    """Returns the factor that a product uses: `scale`, or 1 where None is given but one is needed.
+    """Returns the factor of a product: `scale`, or 1 if it is None and a factor is required.
 
-    Errors: ValueError for a factor other than 0 where none is used.
+    Errors: ValueError for a factor other than 0 if none is required.
     """
     if required:
         return 1.0 if scale is None else scale
@@ -38,8 +38,8 @@ def _gemm_in_graph(
     alpha: float | None,
     beta: float | None,
 ) -> GemmResult:
-    """Runs general_gemm() as one node of a graph. The tracer follows this function."""
-    # Numbers may be symbols of the compiler, which are no constants.
+    """Runs general_gemm() as one node of a graph. The tracer traces into this function."""
+    # Numbers may be symbols of the compiler, which are not constants.
     if alpha is not None and alpha != 1.0:
         tensors["alpha"] = alpha
     if beta is not None:
@@ -54,7 +54,7 @@ def general_gemm(
     quantization_params: Quantizer | None = None,
     gelu: bool = False,
     gelu_in: torch.Tensor | None = None,
-    alpha: float | None = 1,  # an int: compilers take a default of 1.0 for a symbol first
+    alpha: float | None = 1,  # an int: compilers first convert a default of 1.0 to a symbol
     beta: float | None = None,
     accumulate: bool = False,
     layout: str = "TN",
@@ -67,21 +67,21 @@ def general_gemm(
     extra_output: torch.Tensor | None = None,
     bulk_overlap: bool = False,
 ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Returns alpha times the product of B and A, as a linear layer's three products read them.
+    """Returns alpha times the product of B and A; a layout for each product of a linear layer.
 
     layout:  "TN": B (M, K) times A (N, K) transposed, rowwise data of both (forward: A weight).
              "NN": B (M, N) times A (N, K), A columnwise (gradient of the input).
              "NT": B (M, N) transposed times A (M, K), both columnwise (gradient of the weight).
-    Shapes:  leading dimensions are flattened; the result has B's, but in NT, where it is a matrix.
+    Shapes:  leading dimensions are flattened; the result has B's, except in NT: a matrix.
     out_dtype: None is out's, else A's. out: contiguous; accumulate adds beta (None: 1) times it.
     bias:    1-D, added; with grad the second result is the sum of B over its rows instead.
-    gelu:    the third result is what it was applied to; with grad the derivative at gelu_in.
-    quantization_params: the result is quantized by it.
+    gelu:    the third result is its input; with grad the derivative at gelu_in.
+    quantization_params: quantizer of the result.
     use_split_accumulator: sums are always kept in fp32. ub, ub_type, extra_output, bulk_overlap:
              overlap of products and communication, which a CPU does not have; they must be unset.
-    Errors:  AssertionError for another layout; ValueError for sizes, out, beta; RuntimeError for a
-             direction that is missing, or operands of two families; NotImplementedError for a
-             quantizer that makes no outputs, or overlap.
+    Errors:  AssertionError for another layout; ValueError for sizes, out, beta; RuntimeError for an
+             absent direction, or operands of two families; NotImplementedError for a quantizer that
+             makes no outputs, or overlap.
     """
     if layout not in LAYOUTS:
         raise AssertionError(f"GEMM layout {layout} not supported.")
@@ -100,7 +100,7 @@ def general_gemm(
             return _gemm_in_graph(tensors, quantization_params, options, alpha, beta)
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
-    # A quantizer that watches another one gets the result of that one.
+    # A debug quantizer wraps another one, and processes the result that the inner one quantizes.
     watcher = quantization_params if hasattr(quantization_params, "process_gemm_output") else None
     if watcher is not None:
         quantization_params = watcher.parent_quantizer

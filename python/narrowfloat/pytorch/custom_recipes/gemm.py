@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of custom tensors, under the path that TransformerEngine has them at."""
+"""Products of custom tensors, under TransformerEngine's module name."""
 
 from narrowfloat.pytorch.cpp_extensions.custom_gemm import GEMMType, MMParams, custom_gemm
 

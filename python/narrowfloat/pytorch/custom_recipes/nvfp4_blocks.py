@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of NVFP4 in plain torch operations, each rounded where the kernels round."""
+"""Quantizes blocks of NVFP4 in plain torch operations, with the roundings of the kernels."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ FLT_MAX = torch.finfo(torch.float32).max
 E2M1_MAX = E2M1_VALUES[-1]
 E4M3_MAX = torch.finfo(torch.float8_e4m3fn).max
 
-# The signs of the random Hadamard transform; they are a constant, not drawn.
+# The signs of the random Hadamard transform, a constant.
 RHT_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 
 
@@ -31,13 +31,13 @@ def hadamard_matrix(signs: bool, device: torch.device | None = None) -> torch.Te
 
 
 def apply_rht(x: torch.Tensor, signs: bool) -> torch.Tensor:
-    """Returns each run of 16 items times the matrix, in binary64, rounded to the type of `x`."""
+    """Multiplies each 16 adjacent items by the matrix in binary64; rounds to the type of `x`."""
     h = hadamard_matrix(signs, x.device).double()
     return (x.double().reshape(-1, 16) @ h).to(x.dtype).reshape(x.shape)
 
 
 def encode_scale(amax: torch.Tensor, e4m3_max: float) -> torch.Tensor:
-    """Returns what a tensor of that amax is multiplied by, so that its blocks' scales fit E4M3."""
+    """Returns the scale of a tensor with this amax, under which the scales of blocks fit E4M3."""
     scale = torch.div(torch.full_like(amax, e4m3_max * E2M1_MAX), amax).clamp(max=FLT_MAX)
     return torch.where(scale == 0, 1.0, scale)
 
@@ -57,7 +57,7 @@ def decode_blocks(
 
 @dataclass(frozen=True)
 class NVFP4Blocks:
-    """A tile of rows x columns that shares a scale, and how that is chosen.
+    """A tile of rows x columns that shares a scale, and the rule that chooses the scale.
 
     error: "MAE" or "MSE" if each block chooses between two scales (4over6), else None.
     """
@@ -84,10 +84,10 @@ class NVFP4Blocks:
             )
 
     def quantize(self, x: torch.Tensor, amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns packed codes and scales of a matrix whose amax is known.
+        """Returns packed codes and scales of a matrix with a known amax.
 
         Shapes: x (M, K), amax one or M; codes uint8 (M, K/2), scales (M, blocks of a row), E4M3, or
-        uint8 exponents of powers of two. The last block of a row may be short.
+        uint8 exponents of powers of two. The last block of a row may be shorter.
         """
         rows, cols = x.shape
         tiles = self._tiles(x.float())
@@ -102,14 +102,14 @@ class NVFP4Blocks:
         return packed, scale.repeat_interleave(self.tile[0], dim=0)[:rows].contiguous()
 
     def _tiles(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns (tile rows, tile columns, rows, columns); short ones are filled up with zeros."""
+        """Returns (tile rows, tile columns, rows, columns), padded with zeros to whole tiles."""
         height, width = self.tile
         pad = (0, -x.shape[1] % width, 0, -x.shape[0] % height)
         x = torch.nn.functional.pad(x, pad)
         return x.reshape(x.shape[0] // height, height, x.shape[1] // width, width).transpose(1, 2)
 
     def _matrix(self, tiles: torch.Tensor) -> torch.Tensor:
-        """Returns the inverse of _tiles, filling included."""
+        """Inverts _tiles(); the result includes the padding."""
         down, across, height, width = tiles.shape
         return tiles.transpose(1, 2).reshape(down * height, across * width)
 
@@ -123,8 +123,8 @@ class NVFP4Blocks:
     def _better_of_two(
         self, tiles: torch.Tensor, amax: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the scaled tiles and their scales, which map the amax to 4 where that error is
-        smaller, else to 6.
+        """Returns the scaled tiles and their scales, which map the amax to 4 if that has the
+        smaller error, else to 6.
         """
         encode = encode_scale(amax, self.e4m3_max).reshape(-1, 1)
         largest = tiles.abs().amax(dim=(2, 3))
@@ -148,8 +148,8 @@ class NVFP4Blocks:
         amax: torch.Tensor,
         encode: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns the error of each tile: items of a row in order, rows in a tree of strides 8, 4,
-        2, 1.
+        """Returns the error of each tile: sums items of a row in order, rows in a tree of strides
+        8, 4, 2, 1.
         """
         codes = cast_from_fp4x2(cast_to_fp4x2(scaled))
         products = codes * scale.float()[:, :, None, None]
@@ -170,13 +170,13 @@ class NVFP4Blocks:
 
 
 def _multiplier(scale: torch.Tensor, encode: torch.Tensor) -> torch.Tensor:
-    """Returns what a block's items are multiplied by, so that the stored scale brings them back."""
+    """Returns the factor of a block's items, the reciprocal of the factor that decodes them."""
     return torch.reciprocal(scale.float() * torch.reciprocal(encode)).clamp(max=FLT_MAX)
 
 
 def _power_of_two(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the scaled tiles and the exponents of amax / 6, rounded up, with a bias of 127; a
-    block of zeros has code 0.
+    """Returns the scaled tiles and the codes of amax / 6, rounded up to a power of two, with bias
+    127; a block of zeros has code 0.
     """
     amax = tiles.abs().amax(dim=(2, 3))
     mantissa, exponent = torch.frexp(torch.div(amax, torch.full_like(amax, E2M1_MAX)))

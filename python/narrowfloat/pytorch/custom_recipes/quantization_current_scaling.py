@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The older name of reference_current_scaling."""
+"""Gives the names of reference_current_scaling under its older module name."""
 
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factories for CustomRecipe that make what the recipes of their names make.
+"""Factories for CustomRecipe that make the quantizers of the recipes in their names.
 
-Each takes a QuantizerRole, or None for an unknown slot, and returns a
-quantizer or a request. They are the parts to build factories of your own from.
+Each takes a QuantizerRole, or None for an unknown slot, and returns a quantizer or a request. Use
+them as parts of your own factories.
 """
 
 from narrowfloat.pytorch.constants import DType
@@ -24,7 +24,7 @@ def _is_weight(role: QuantizerRole | None) -> bool:
 
 
 def high_precision_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns an IdentityQuantizer: nothing is quantized."""
+    """Returns an IdentityQuantizer, which does not quantize."""
     return IdentityQuantizer()
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factories that mix formats: one for the forward pass, another for the backward pass.
 
-A weight or an input is read rowwise by the forward product and columnwise by a backward one, so its
-two directions may differ (HybridQuantizer). Where its columns are made of the rowwise codes' values
-(`rowwise_dequantized`) both passes see one tensor. Formats, sources and which roles have them are
-those of TransformerEngine's factories.
+The forward product reads a weight or an input rowwise, and a backward product reads it columnwise,
+so its two directions may have different formats (HybridQuantizer). With `rowwise_dequantized` the
+columns are quantized from the values of the rowwise codes, so both passes use one tensor. The
+formats, sources and roles are the same as in TransformerEngine's factories.
 """
 
 from collections.abc import Callable, Container
@@ -29,7 +29,7 @@ Factory = Callable[[QuantizerRole | None], Quantizer]
 
 
 class _Linear(NamedTuple):
-    """The factories for the tensors of linear layers; None: make()'s `other` factory."""
+    """The factories for tensors of linear layers; None is the `other` factory of make()."""
 
     input: Factory | None = None
     weight: Factory | None = None
@@ -38,7 +38,7 @@ class _Linear(NamedTuple):
     def make(
         self, role: QuantizerRole | None, other: Factory, modules: Container[str] = LINEAR_MODULES
     ) -> Quantizer:
-        """Returns the quantizer of a role; that of `other` for all other tensors and layers."""
+        """Returns the quantizer of a role; `other` makes it for all other tensors and layers."""
         own = None
         if role is not None and role.module_type in modules and role.tensor_type in self._fields:
             own = getattr(self, role.tensor_type)
@@ -64,8 +64,8 @@ def _row_scaled_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def high_precision_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns quantizers that leave the forward pass in high precision; the backward pass is MXFP8
-    of the same values.
+    """Returns quantizers with the forward pass in high precision and the backward pass in MXFP8, of
+    the same values.
     """
     other = _hybrid(high_precision_factory, mxfp8_factory, "original")
     return _Linear(grad_output=mxfp8_factory).make(role, other)
@@ -84,8 +84,8 @@ def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def mxfp8_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns quantizers of MXFP8 for the forward pass; the backward pass uses the same values and
-    does not quantize them again.
+    """Returns quantizers of MXFP8 for the forward pass; the backward pass uses the same values
+    without quantizing them again.
     """
     seen = _hybrid(mxfp8_factory, high_precision_factory)
     return _Linear(seen, seen, high_precision_factory).make(role, mxfp8_factory)
@@ -95,7 +95,7 @@ def nvfp4_row_scaled_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quanti
     """Returns quantizers for grouped layers: NVFP4 with one amax per row of the input, MXFP8 in the
     backward pass.
 
-    Everything else is MXFP8.
+    Other tensors are MXFP8.
     """
     return _Linear(
         input=_hybrid(_row_scaled_factory, mxfp8_factory),
@@ -115,7 +115,7 @@ def nvfp4_row_scaled_fwd_high_precision_bwd_factory(role: QuantizerRole | None) 
 
 
 def nvfp4_1d_weight_factory(role: QuantizerRole | None) -> Quantizer:
-    """Returns quantizers of NVFP4 whose weights have 1x16 blocks in both directions, without the
+    """Returns quantizers of NVFP4; weights have 1x16 blocks in both directions, without the
     transform.
     """
     return _Linear(weight=_hybrid(_runs_factory, _runs_factory)).make(role, nvfp4_factory)
@@ -124,12 +124,12 @@ def nvfp4_1d_weight_factory(role: QuantizerRole | None) -> Quantizer:
 def nvfp4_linear_fp8_dpa_factory(
     role: QuantizerRole | None,
 ) -> Quantizer | DelayedScalingRequest:
-    """Returns quantizers of NVFP4 for linear layers and of FP8 for attention; its inner s and dp
-    use the amax of the last step.
+    """Returns quantizers of NVFP4 for linear layers and of FP8 for attention. Its inner tensors s
+    and dp use the amax of the last step.
     """
     if role is None:
         return nvfp4_factory(role)
-    # The slot's name tells whether a linear layer is beside attention.
+    # The slot's name shows whether a linear layer is next to attention.
     faces = [name for name in ("dpa_output", "dpa_grad_input") if name in role.name]
     if role.module_type != "dpa" and (role.module_type or not faces):
         return nvfp4_factory(role)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP8 with one fp32 scale per block, in plain torch operations.
 
-On finite input the bytes are those of Float8BlockQuantizer. An input that is not finite spoils its
-block here, while the kernels keep the damage to the element.
+On finite input the bytes are equal to Float8BlockQuantizer's. An item that is not finite changes
+the scale of its block here; in the kernels it affects only its own code.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ BLOCK = 128
 def float8_block_scaling_ref_factory(
     role: QuantizerRole | str | None,
 ) -> Float8BlockQuantizerRef:
-    """Returns a quantizer of E4M3: tiles for weights of linear layers, runs for everything else."""
+    """Returns a quantizer of E4M3: tiles for weights of linear layers, else 1x128 blocks."""
     tiles = role_of(role).is_linear_weight()
     return Float8BlockQuantizerRef(torch.float8_e4m3fn, block_scaling_dim=2 if tiles else 1)
 
 
 @dataclass(eq=False)
 class Float8BlockTensorRef(ReferenceTensor):
-    """Codes in torch's FP8 dtypes, rowwise and transposed, a scale for each line and block.
+    """Codes in torch's FP8 dtypes, rowwise and transposed, with one scale per line and block.
 
-    Shapes: data (M, K), scale fp32 (M, K/128) or, of tiles, (M/128, K/128), rounded up; data_t and
-    scale_t the same of the transposed matrix. Scales are what a code is multiplied by.
+    Shapes: data (M, K), scale fp32 (M, K/128) or, for tiles, (M/128, K/128), rounded up; data_t and
+    scale_t are the same for the transposed matrix. A decoded code times its scale is the value.
     """
 
     data: Buffer = None
@@ -54,7 +54,7 @@ class Float8BlockTensorRef(ReferenceTensor):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Drops a direction. Errors: RuntimeError if one that is not there is wanted."""
+        """Drops a direction. Errors: RuntimeError if an absent direction is required."""
         if (rowwise_usage and self.data is None) or (columnwise_usage and self.data_t is None):
             raise RuntimeError("update_usage: a direction that was not quantized cannot be added")
         if rowwise_usage is False:
@@ -63,10 +63,9 @@ class Float8BlockTensorRef(ReferenceTensor):
             self.data_t = self.scale_t = None
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns plain values, in the shape that was quantized; `dtype` defaults to the nominal
-        one.
+        """Returns plain values in the original shape; `dtype` defaults to the nominal type.
 
-        Errors: RuntimeError if neither direction is there.
+        Errors: RuntimeError if both directions are absent.
         """
         if self.data is None and self.data_t is None:
             raise RuntimeError("dequantize: the tensor holds no data")
@@ -87,9 +86,9 @@ def spread(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
     """Makes Float8BlockTensorRef.
 
-    dtype: torch.float8_e4m3fn or torch.float8_e5m2. block_scaling_dim: 1, runs of 128, or 2, tiles
-    of 128 x 128. pow_2_scales: scales are rounded down to powers of two. eps: the least amax a
-    scale is made of. Errors: ValueError for another block_scaling_dim.
+    dtype: torch.float8_e4m3fn or torch.float8_e5m2. block_scaling_dim: 1 for blocks of 1x128, or 2
+    for tiles of 128x128. pow_2_scales: rounds scales down to powers of two. eps: the smallest amax
+    that a scale is computed from. Errors: ValueError for another block_scaling_dim.
     """
 
     TENSOR = Float8BlockTensorRef
@@ -124,7 +123,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
         return buffers
 
     def _directed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the codes and scale_inv of a matrix whose blocks extend along its rows."""
+        """Returns the codes and scale_inv of a matrix with blocks along its rows."""
         height = BLOCK if self.block_scaling_dim == 2 else 1
         padded = torch.nn.functional.pad(
             x.float(), (0, -x.shape[1] % BLOCK, 0, -x.shape[0] % height)
@@ -137,7 +136,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
         return codes.contiguous(), torch.reciprocal(scale)
 
     def scale_of(self, amax: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Returns what the items of blocks of these amaxes are multiplied by."""
+        """Returns the scale of blocks with these amaxes."""
         clamped = amax.clamp(min=self.eps)
         scale = torch.div(torch.full_like(clamped, torch.finfo(self.dtype).max), clamped)
         scale = torch.where(scale.isinf(), torch.finfo(dtype).max, scale)
@@ -172,12 +171,12 @@ class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
         qresult_x: Float8BlockTensorRef | None = None,
         qresult_w: Float8BlockTensorRef | None = None,
     ) -> torch.Tensor:
-        """Returns qx times qw transposed: runs of 128 in fp32, scaled and added up with one
-        rounding each.
+        """Returns qx times qw transposed: fp32 sums over 128 positions, each scaled and added with
+        one rounding.
 
-        Shapes: codes (M, K) and (N, K), scales as in Float8BlockTensorRef; the result is
-        (M, N). The bias is added in fp32; accumulating adds `out` to the result in its dtype.
-        Errors: AssertionError unless `out` is given exactly where `accumulate` is set.
+        Shapes: codes (M, K) and (N, K), scales as in Float8BlockTensorRef; the result is (M, N).
+        The bias is added in fp32; accumulation adds `out` to the result in its dtype.
+        Errors: AssertionError unless `out` is given exactly if `accumulate` is set.
         """
         assert accumulate == (out is not None), "qgemm: out and accumulate=True need each other"
         tiles_x, tiles_w = sx.shape[0] != qx.shape[0], sw.shape[0] != qw.shape[0]
@@ -203,8 +202,8 @@ class Float8BlockQuantizerRef(ReferenceQuantizer[Float8BlockTensorRef]):
 def fused_multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """Returns a * b + c in fp32 with one rounding.
 
-    The product of two fp32 numbers is exact in binary64. Where the sum is not, it is rounded to
-    odd, so that rounding it again to fp32 sees that there was more.
+    The product of two fp32 numbers is exact in binary64. A sum that is not exact is rounded to odd,
+    so that the second rounding, to fp32, is correct.
     """
     product, addend = a.double() * b.double(), c.double()
     total = product + addend

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Per-tensor FP8 with current scaling, in plain torch operations.
 
-This is the recipe to copy when you write your own: a tensor that holds codes and scales, a
-quantizer that makes it and multiplies it, and a factory that says which quantizer a role gets. Any
-class with these methods works in CustomRecipe; `custom = True` sends products to its `qgemm`.
+Copy this recipe to write your own: a tensor class with codes and scales, a quantizer that makes and
+multiplies such tensors, and a factory that returns the quantizer of a role. Any class with these
+methods works in CustomRecipe; with `custom = True` its `qgemm` computes the products.
 
-On finite input the bytes are those of Float8CurrentScalingQuantizer, but where a scale overflows:
-here it becomes the largest number of the input's dtype. An input that is not finite spoils the
-whole tensor here (its amax is NaN or infinite), while the kernels keep the damage to the element.
+On finite input the bytes are equal to Float8CurrentScalingQuantizer's, except if a scale overflows:
+here it becomes the largest number of the input's dtype. An item that is not finite changes all
+codes here, because the amax is NaN or infinite; in the kernels it affects only its own code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
 
 def current_scaling_ref_factory(role: QuantizerRole | None) -> CurrentScalingQuantizerRef:
-    """Returns a quantizer of E5M2 for gradients of outputs, of E4M3 for everything else."""
+    """Returns a quantizer of E5M2 for gradients of outputs, of E4M3 for all other tensors."""
     gradient = role is not None and role.tensor_type == "grad_output"
     return CurrentScalingQuantizerRef(torch.float8_e5m2 if gradient else torch.float8_e4m3fn)
 
@@ -43,9 +43,9 @@ def current_scaling_ref_factory(role: QuantizerRole | None) -> CurrentScalingQua
 def current_scaling_ref_quantizer_factory(
     role: QuantizerRole | str | None,
 ) -> CurrentScalingQuantizerRef:
-    """Returns current_scaling_ref_factory() of a role object; takes the older roles, words, too.
-    The words "input" and "weight" mean E4M3, "output" and "grad_output" E5M2; "linear_input" and so
-    on mean the same. Errors: ValueError for another word.
+    """Returns current_scaling_ref_factory() of a role, given as an object or as an older word. The
+    words "input" and "weight" mean E4M3, "output" and "grad_output" E5M2; "linear_input" and so on
+    mean the same. Errors: ValueError for another word.
     """
     resolved = role_of(role)
     if isinstance(role, str) and resolved.tensor_type == "output":
@@ -57,8 +57,8 @@ def current_scaling_ref_quantizer_factory(
 class CurrentScalingTensorRef(ReferenceTensor):
     """Codes in torch's FP8 dtypes, rowwise (`data`) and transposed (`data_t`).
 
-    Shapes: data (M, K), data_t (K, M). `scale` and `scale_t` are what a code is multiplied by when
-    it is decoded, fp32 of one element, one tensor for both directions.
+    Shapes: data (M, K), data_t (K, M). `scale` and `scale_t` are the factors of decoded codes, fp32
+    of one element, one tensor for both directions.
     """
 
     data: Buffer = None
@@ -74,7 +74,7 @@ class CurrentScalingTensorRef(ReferenceTensor):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Drops a direction, or makes the transposed one. Errors: RuntimeError if it cannot."""
+        """Drops a direction, or makes the transposed one. Errors: RuntimeError if impossible."""
         has_data, has_data_t = self.data is not None, self.data_t is not None
         rowwise = has_data if rowwise_usage is None else rowwise_usage
         columnwise = has_data_t if columnwise_usage is None else columnwise_usage
@@ -94,10 +94,9 @@ class CurrentScalingTensorRef(ReferenceTensor):
         self.scale_t = self.scale
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns plain values, in the shape that was quantized; `dtype` defaults to the nominal
-        one.
+        """Returns plain values in the original shape; `dtype` defaults to the nominal type.
 
-        Errors: RuntimeError if neither direction is there.
+        Errors: RuntimeError if both directions are absent.
         """
         if self.data is None and self.data_t is None:
             raise RuntimeError("dequantize: the tensor holds no data")
@@ -110,9 +109,9 @@ class CurrentScalingTensorRef(ReferenceTensor):
 class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
     """Makes CurrentScalingTensorRef.
 
-    dtype: torch.float8_e4m3fn or torch.float8_e5m2. pow_2_scales: scales are rounded down to powers
-    of two. eps: the smallest amax that a scale is computed from. with_amax_reduction: the amax is
-    the largest of all processes of amax_reduction_group.
+    dtype: torch.float8_e4m3fn or torch.float8_e5m2. pow_2_scales: rounds scales down to powers of
+    two. eps: the smallest amax that a scale is computed from. with_amax_reduction: uses the largest
+    amax of all processes of amax_reduction_group.
     """
 
     TENSOR = CurrentScalingTensorRef
@@ -138,7 +137,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
         scale, scale_inv = self.scale_of(x)
         largest = torch.finfo(self.dtype).max
-        # Infinity would become infinity in E5M2, not the largest code.
+        # Without the clamp, infinity would become infinity in E5M2 instead of the largest code.
         codes = (x.float() * scale).clamp(-largest, largest).to(self.dtype)
         return {
             "data": codes if self.rowwise_usage else None,
@@ -148,17 +147,18 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
         }
 
     def scale_of(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what elements are multiplied by, and its reciprocal.
+        """Returns the scale of the elements, and its reciprocal.
 
         Shapes: fp32, one element each.
         """
-        # An empty tensor has no largest magnitude; 0 leads to scale 1.
+        # amax() of an empty tensor raises; an amax of 0 leads to scale 1.
         amax = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
         amax = amax.reshape(1)
         if self.with_amax_reduction:
             amax = reduce_amax(amax, self.amax_reduction_group)
         clamped = amax.clamp(min=self.eps)
-        # A number over a tensor would be computed as reciprocal times number, a last place off.
+        # torch computes a number over a tensor as reciprocal times number, which may differ in the
+        # last bit.
         largest = torch.full_like(clamped, torch.finfo(self.dtype).max)
         scale = torch.div(largest, clamped)
         scale = torch.where(scale.isinf(), torch.finfo(x.dtype).max, scale)
@@ -213,10 +213,10 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
         dtype.
 
         Shapes: codes (M, K) and (N, K), scales of one element; the result is (M, N). For dgrad and
-        wgrad the caller passes the transposed codes. Of a whole tensor the rowwise codes and scales
-        are taken. The scales are applied after the sum: products of codes are exact, so this loses
-        least.
-        Errors: AssertionError if inner sizes differ, or unless `out` is given exactly where
+        wgrad the caller passes the transposed codes. From a CurrentScalingTensorRef the rowwise
+        codes and scales are used. The scales are applied after the sum: products of codes are
+        exact, so this is the most accurate order.
+        Errors: AssertionError if inner sizes differ, or unless `out` is given exactly if
         `accumulate` is set.
         """
         if isinstance(qx, CurrentScalingTensorRef):
@@ -231,7 +231,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer[CurrentScalingTensorRef]):
         return finish_product(y.float(), out_dtype or torch.float32, bias, out, accumulate)
 
     def transpose_qresult(self, qresult: CurrentScalingTensorRef) -> CurrentScalingTensorRef:
-        """Returns the tensor of the transposed matrix: the directions change places."""
+        """Returns the tensor of the transposed matrix, with the directions exchanged."""
         return CurrentScalingTensorRef(
             data=qresult.data_t,
             scale=qresult.scale_t,

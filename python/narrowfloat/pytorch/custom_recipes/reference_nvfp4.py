@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVFP4 in plain torch operations: 4-bit codes, one scale per block, one amax per tensor.
 
-On finite input the bytes are those of NVFP4Quantizer, but for the sign of a zero, which is lost
-here. A NaN spoils its block's scale and the tensor's amax here; the kernels ignore it.
+On finite input the bytes are equal to NVFP4Quantizer's, except that zeros lose their sign here. A
+NaN changes its block's scale and the tensor's amax here; the kernels' amaxes ignore it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = [
 
 
 def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> NVFP4QuantizerRef:
-    """Returns a quantizer: tiles for weights of linear layers, runs with the transform for
-    everything else.
+    """Returns a quantizer: tiles for weights of linear layers, 1x16 blocks with the transform for
+    all other tensors.
     """
     resolved = role_of(role)
     if resolved.is_linear_weight():
@@ -56,10 +56,10 @@ def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> NVFP4Quantizer
 
 @dataclass(eq=False)
 class NVFP4TensorRef(ReferenceTensor):
-    """Packed codes and E4M3 scales of the rows, and of the rows of the transposed matrix.
+    """Packed codes and E4M3 scales of the matrix and of the transposed matrix, both rowwise.
 
-    Shapes: data uint8 (M, K/2), scale (M, K/16) without padding; data_t (K, M/2), scale_t
-    (K, M/16); the amaxes fp32 of one element, or one per row.
+    Shapes: data uint8 (M, K/2), scale (M, K/16) without padding; data_t (K, M/2), scale_t (K,
+    M/16); the amaxes are fp32 of one element, or one per row.
     """
 
     data: Buffer = None
@@ -83,7 +83,7 @@ class NVFP4TensorRef(ReferenceTensor):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Drops a direction. Errors: RuntimeError if one that is not there is wanted."""
+        """Drops a direction. Errors: RuntimeError if an absent direction is required."""
         for wanted, name, parts in (
             (rowwise_usage, "rowwise", ("data", "scale", "global_amax_row")),
             (columnwise_usage, "columnwise", ("data_t", "scale_t", "global_amax_col")),
@@ -108,11 +108,10 @@ class NVFP4TensorRef(ReferenceTensor):
 class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
     """Makes NVFP4TensorRef.
 
-    quant_tile_shape: (1, 16) or (16, 16); with pow_2_scales (1, 32), whose scales are powers of two
-    without an amax of the tensor (MXFP4). row_scaled_nvfp4: one amax per row. nvfp4_use_4over6:
-    each block takes the better of two scales, by the mean absolute or squared error ("MAE", "MSE").
-    with_rht: the transposed matrix goes through the random Hadamard transform. eps is kept for
-    callers that set it; NVFP4 has none.
+    quant_tile_shape: (1, 16) or (16, 16); with pow_2_scales (1, 32): power-of-two scales without an
+    amax of the tensor (MXFP4). row_scaled_nvfp4: one amax per row. nvfp4_use_4over6: each block
+    uses the better of two scales, by the mean absolute or squared error ("MAE", "MSE"). with_rht:
+    applies the random Hadamard transform to the transposed matrix. eps: has no effect.
     Shapes: K is even for rowwise codes, M for columnwise ones.
     Errors: ValueError for another tile, error mode or largest block scale.
     """
@@ -172,7 +171,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
         return buffers
 
     def _apply_rht(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns each run of `x` through the transform, whatever `with_rht` says."""
+        """Transforms each 16 adjacent items of `x`; does not read `with_rht`."""
         return apply_rht(x, self.with_random_sign_mask)
 
     def _amax(self, x: torch.Tensor) -> torch.Tensor:
@@ -194,7 +193,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
         return made
 
     def transpose_qresult(self, qresult: NVFP4TensorRef) -> NoReturn:
-        """Raises NotImplementedError: scales of blocks are not those of the transpose."""
+        """Raises NotImplementedError: the scales of blocks are not valid for the transpose."""
         raise NotImplementedError(
             "transpose_qresult: NVFP4 codes are not supported, because scales belong to blocks of "
             "one direction"
@@ -215,13 +214,12 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
         qresult_x: NVFP4TensorRef | None = None,
         qresult_w: NVFP4TensorRef | None = None,
     ) -> torch.Tensor:
-        """Returns qx times qw transposed, block by block in fp32; the amaxes of the tensors come
-        last.
+        """Returns qx times qw transposed, block by block in fp32; multiplies by the amaxes last.
 
         Shapes: packed codes (M, K/2) and (N, K/2), scales (M, K/16) and (N, K/16) as E4M3; the
-        result is (M, N). qresult_x, qresult_w: the tensors the codes are of, for their amaxes.
+        result is (M, N). qresult_x, qresult_w: the tensors with the codes; their amaxes are read.
         Errors: AssertionError for a bias, or unless K is a multiple of 32 and N of 8, or unless
-        `out` is given exactly where `accumulate` is set.
+        `out` is given exactly if `accumulate` is set.
         """
         assert bias is None, "qgemm: NVFP4QuantizerRef takes no bias"
         assert accumulate == (out is not None), "qgemm: out and accumulate=True need each other"
@@ -245,10 +243,9 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
     def _alpha(
         self, x: NVFP4TensorRef, w: NVFP4TensorRef, gemm_type: GEMMType | None
     ) -> torch.Tensor:
-        """Returns what the block products are still to be multiplied by; a column where x has row
-        amaxes.
+        """Returns the factor of the block products from both amaxes; a column if x has row amaxes.
 
-        Wgrad reads the columns of both operands, and the columns' amaxes are theirs.
+        Wgrad reads the columnwise codes of both operands, and so the columnwise amaxes.
         """
         side = "global_amax_col" if gemm_type is GEMMType.WGRAD else "global_amax_row"
         amax_x, amax_w = getattr(x, side), getattr(w, side)

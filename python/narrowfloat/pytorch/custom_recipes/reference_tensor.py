@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base classes of the references' tensors and quantizers: buffers by name, no kernels."""
+"""The base classes of the reference tensors and quantizers: buffers by name, no kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
-Buffer = Any  # a tensor, or None for a direction that is not there
+Buffer = Any  # a tensor, or None if the direction is absent
 
 
 class ReferenceTensor(QuantizedTensorStorage):
-    """A plain object with `data`, `scale` of the rows and `data_t`, `scale_t` of the columns."""
+    """A tensor with `data` and `scale` of the rows, and `data_t` and `scale_t` of the columns."""
 
-    # Products go to the quantizer's qgemm.
+    # The quantizer's qgemm computes products.
     custom: ClassVar[bool] = True
     data: Buffer
     data_t: Buffer
@@ -27,7 +27,7 @@ class ReferenceTensor(QuantizedTensorStorage):
     scale_t: Buffer
     dtype: Any  # the nominal torch.dtype
     quant_dtype: Any  # of the codes
-    original_shape: Any  # None of a transposed tensor
+    original_shape: Any  # None for a transposed tensor
     SAVED: ClassVar[tuple[str, ...]] = ("data", "data_t", "scale", "scale_t")
 
     @property
@@ -47,7 +47,7 @@ class ReferenceTensor(QuantizedTensorStorage):
         self.scale = scale
 
     def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], ReferenceTensor]:
-        """Moves the buffers out of this object; returns them and this object."""
+        """Removes the buffers from this object; returns them and this object."""
         buffers = [getattr(self, name) for name in self.SAVED]
         for name in self.SAVED:
             setattr(self, name, None)
@@ -56,13 +56,13 @@ class ReferenceTensor(QuantizedTensorStorage):
     def restore_from_saved(
         self, tensors: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """Takes its buffers from the front of `tensors`; returns the others."""
+        """Restores the buffers from the first of `tensors`; returns the remaining ones."""
         for name, tensor in zip(self.SAVED, tensors, strict=False):
             setattr(self, name, tensor)
         return list(tensors[len(self.SAVED) :])
 
     def get_usages(self) -> dict[str, bool]:
-        """Returns which directions are there."""
+        """Returns which directions are present."""
         return {"rowwise": self.data is not None, "columnwise": self.data_t is not None}
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -70,12 +70,12 @@ class ReferenceTensor(QuantizedTensorStorage):
         return self.data, self.data_t
 
     def clear(self) -> None:
-        """Gives up all buffers."""
+        """Releases all buffers."""
         for name in self.SAVED:
             setattr(self, name, None)
 
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """Returns the shape of the tensor that was quantized."""
+        """Returns the shape of the tensor before it was quantized."""
         shape = torch.Size(self.original_shape)
         return shape if dim is None else shape[dim]
 
@@ -90,13 +90,13 @@ TensorT = TypeVar("TensorT", bound=ReferenceTensor)
 
 
 class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
-    """A quantizer whose tensors are reference tensors, without autograd (`internal`).
+    """A quantizer that makes reference tensors, without autograd (`internal`).
 
     A subclass computes codes and scales in _buffers().
     """
 
     custom: ClassVar[bool] = True
-    TENSOR: ClassVar[type[Any]]  # what it makes
+    TENSOR: ClassVar[type[Any]]  # the class of the tensors that it makes
     dtype: Any  # of the codes
     # A saved tensor has no process group.
     with_amax_reduction = False
@@ -110,9 +110,9 @@ class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
         return copy.copy(self)
 
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
-        """Returns the buffers of x quantized, by the names of the tensor's fields.
+        """Returns the buffers of quantized x, by the names of the tensor's fields.
 
-        Shapes: as as_matrix() returns.
+        Shapes: x is a result of as_matrix().
         """
         raise NotImplementedError(f"{type(self).__name__}: _buffers() is missing")
 
@@ -126,8 +126,7 @@ class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
         return made
 
     def quantize_impl(self, tensor: torch.Tensor) -> TensorT:
-        """Returns a new tensor of codes. Shapes: any; more than two dimensions are flattened to M x
-        K.
+        """Returns a new tensor of codes. Shapes: any; above two dimensions, flattened to M x K.
 
         Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
         """
@@ -151,7 +150,7 @@ class ReferenceQuantizer(Quantizer[TensorT], Generic[TensorT]):
         return dst
 
     def dequantize(self, tensor: TensorT, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
+        """Returns the plain values of `tensor`; `dtype` defaults to its nominal type."""
         return tensor.dequantize(dtype)
 
     def _get_compatible_recipe(self) -> None:

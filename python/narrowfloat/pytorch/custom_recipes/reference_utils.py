@@ -25,7 +25,7 @@ E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def role_of(role: QuantizerRole | str | None) -> QuantizerRole:
-    """Returns a role given as an object, as a word ("input", "linear_input"), or not at all.
+    """Returns the role of an object or a word ("input", "linear_input"); None is an empty role.
 
     Errors: ValueError for another word.
     """
@@ -46,12 +46,12 @@ def role_of(role: QuantizerRole | str | None) -> QuantizerRole:
 def cast_to_fp4x2(x: torch.Tensor) -> torch.Tensor:
     """Rounds to the nearest E2M1 value, ties to the even code, and packs two codes in a byte.
 
-    Shapes: (..., 2n) to uint8 (..., n); the even item takes the low half. What exceeds the largest
-    value becomes it; NaN and -0 become code 0 (the kernels make 7 and 8 of them).
+    Shapes: (..., 2n) to uint8 (..., n); the even item takes the low half. Saturates. NaN and -0
+    become code 0 (the kernels encode them as 7 and 8).
     """
     a = x.abs()
     codes = torch.zeros_like(a, dtype=torch.uint8)
-    # A tie goes to the even code: it passes the bound below an even code, not below an odd one.
+    # A tie goes to the even code: a bound counts as above itself only below an even code.
     bounds = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
     for below, bound in enumerate(bounds):
         codes += (a >= bound) if below % 2 else (a > bound)
@@ -72,8 +72,8 @@ def cast_from_fp4x2(x: torch.Tensor, dq_dtype: torch.dtype = torch.float32) -> t
 def product_in_order(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Returns x times w transposed in fp32, added up over k in order, each sum rounded once.
 
-    Shapes: (M, K) and (N, K) to (M, N). torch.matmul adds in an order of its library's choice; this
-    order is the one of narrowfloat.qgemm, so both give the same bits, on any machine.
+    Shapes: (M, K) and (N, K) to (M, N). The order of torch.matmul depends on its library. This
+    order is the same as in narrowfloat.qgemm, so both have the same bits on any machine.
     """
     x, w_t = x.float(), w.float().t().contiguous()
     sums = x.new_zeros(x.shape[0], w_t.shape[1])
@@ -95,7 +95,7 @@ def high_precision_gemm_ref(
 ) -> torch.Tensor:
     """Returns scale_alpha * a @ b, computed in fp32 and rounded once to `out_dtype`.
 
-    Adds `bias`, and `out` if it accumulates. `out` is only read.
+    Adds `bias`, and with `accumulate` also `out`, which is only read.
     Errors: AssertionError if `accumulate` has no `out`.
     """
     a = a.float().t() if is_a_transposed else a.float()
@@ -119,10 +119,10 @@ def finish_product(
 ) -> torch.Tensor:
     """Returns an fp32 product with the bias, in the output dtype, accumulated.
 
-    The bias goes into the product if neither it nor the result is fp32, else it is added to the
-    rounded result. Accumulating adds to `out`, in its dtype, and returns it.
-    Errors: AssertionError unless `out` is given exactly where `accumulate` is set, or if it has
-    another shape or dtype than the result.
+    If neither bias nor result is fp32, the bias is added before rounding, else to the rounded
+    result. Accumulation adds to `out` in its dtype, and returns it.
+    Errors: AssertionError unless `out` is given exactly if `accumulate` is set, or if its shape or
+    dtype is not the result's.
     """
     if bias is None:
         y = y.to(out_dtype)
@@ -141,7 +141,7 @@ def finish_product(
 
 
 def reduce_amax(amax: torch.Tensor, group: Group) -> torch.Tensor:
-    """Returns the largest amax of all processes of the group, in place."""
+    """Replaces amax by the largest one of all processes of the group, and returns it."""
     assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
     reduce_max(amax, group)
     return amax

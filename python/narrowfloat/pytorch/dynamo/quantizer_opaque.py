@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantizer classes of a program's own constants of its graphs."""
+"""Registers a program's own quantizer classes as constants of graphs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from narrowfloat.pytorch._values import ValueSemantics
 
 
 def register_value_opaque_quantizer(cls: type[ValueSemantics]) -> None:
-    """Makes quantizers of this very class values; a second call does nothing.
+    """Gives quantizers of exactly this class value semantics; a second call does nothing.
 
-    They compare by their base's fields and by those that the class itself annotates.
+    They compare by their base's fields and by the annotated fields of the class itself.
     Errors: TypeError if a tensor or a process group is annotated.
     """
     if is_value_opaque_class(cls):
@@ -31,10 +31,10 @@ def register_value_opaque_quantizer(cls: type[ValueSemantics]) -> None:
 
 
 def is_value_opaque_class(cls: type) -> bool:
-    """Returns whether quantizers of this very class are values."""
+    """Returns whether quantizers of exactly this class have value semantics."""
     return cls in ValueSemantics._value_classes
 
 
 def is_value_opaque_quantizer(quantizer: object) -> bool:
-    """Returns whether this quantizer is a value."""
+    """Returns whether this quantizer has value semantics."""
     return is_value_opaque_class(type(quantizer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor without its data: enough to say which inner tensors it has, and to make them."""
+"""A description of a tensor without its data, which lists and makes the inner tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 
 
 class TensorSpec:
-    """Shape, nominal type, and the quantizer of a quantized tensor or None for a plain one.
+    """Shape, nominal type, and quantizer of a tensor; None for a plain tensor.
 
-    The quantizer is copied: usages that change here change nowhere else.
+    The quantizer is copied: changes of usages affect only this object.
     """
 
     def __init__(
@@ -28,7 +28,8 @@ class TensorSpec:
     ) -> None:
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        # A tracer does not follow a copy of a constant, and the original does not change meanwhile.
+        # A tracer does not trace a copy of a constant, and the original cannot change during
+        # tracing.
         if quantizer is not None and not torch.compiler.is_dynamo_compiling():
             quantizer = quantizer.copy()
         self.quantizer = quantizer
@@ -38,7 +39,7 @@ class TensorSpec:
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Sets the usages that are given, on a copy of the quantizer.
+        """Sets the given usages on a copy of the quantizer.
 
         Errors: ValueError for a plain tensor.
         """
@@ -52,9 +53,7 @@ class TensorSpec:
         return self.quantizer is not None
 
     def inner_names(self) -> tuple[str, ...]:
-        """Returns the names of the inner tensors in the order of flattening; "data" of a plain
-        tensor.
-        """
+        """Returns the names of the inner tensors in flattening order; "data" for a plain tensor."""
         if self.quantizer is None:
             return ("data",)
         names = tuple(self.quantizer.inner_tensor_specs(self.shape))
@@ -66,13 +65,13 @@ class TensorSpec:
         return names
 
     def create_metadata(self) -> dict[str, Any] | None:
-        """Returns the context that __tensor_flatten__ gives with the inner tensors."""
+        """Returns the context that __tensor_flatten__ returns beside the inner tensors."""
         if self.quantizer is None:
             return None
         return self.quantizer.create_metadata(self.shape, self.dtype, self.requires_grad)
 
     def create_inner_tensors(self) -> list[torch.Tensor]:
-        """Returns new inner tensors, or the one plain tensor, not initialised."""
+        """Returns new uninitialised inner tensors, or the one plain tensor."""
         if self.quantizer is None:
             return [torch.empty(self.shape, dtype=self.dtype, device=self.device)]
         tensors = self.quantizer.alloc_tensors(self.shape, device=self.device)
@@ -89,7 +88,7 @@ class TensorSpec:
         )
 
     def create_tensor(self) -> TensorLike:
-        """Returns a new tensor, not initialised."""
+        """Returns a new uninitialised tensor."""
         return self.assemble(self.create_inner_tensors())
 
 

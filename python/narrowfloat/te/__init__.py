@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs TransformerEngine's own Python, unmodified, on a CPU.
 
-    import narrowfloat.te                      # first
-    import transformer_engine.pytorch as te    # then as ever
+    import narrowfloat.te                      # first import transformer_engine.pytorch as te    #
+    then as usual
 
-TransformerEngine is installed apart, as a wheel without its native parts. Its modules are rewritten
-in memory as they are imported; narrowfloat.pytorch.tex is their native module. Other packages see
-PyTorch as it is. Not affiliated with NVIDIA.
+TransformerEngine is installed separately, as a wheel without its native parts. Its modules are
+rewritten in memory as they are imported; narrowfloat.pytorch.tex is their native module. Other
+packages use PyTorch unchanged. Not affiliated with NVIDIA.
 """
 
 import os
@@ -19,7 +19,7 @@ __all__ = ["Rewrite", "also", "emulate"]
 
 
 def emulate(generation: str) -> None:
-    """Chooses the generation of GPUs that the CPU answers for: "9.0" or "10.0", the default.
+    """Chooses the GPU generation that the CPU emulates: "9.0" or "10.0", the default.
 
     Requires: transformer_engine is not imported yet.
     Errors: ValueError for another generation; ImportError after the import.
@@ -29,7 +29,7 @@ def emulate(generation: str) -> None:
 
 
 def also(packages: str) -> None:
-    """Adds packages to those that are rewritten, by names that commas separate.
+    """Adds packages to rewrite. packages: names separated by commas.
 
     Requires: they are not imported yet.
     """

@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT")
     arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
-    arguments.required = False  # argparse would name it where SCRIPT is missing
+    arguments.required = False  # argparse would list it when SCRIPT is missing
     return parser
 
 
@@ -47,9 +47,9 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _error_in(options: argparse.Namespace) -> str | None:
-    """Returns what is wrong with SCRIPT or with the packages to rewrite; None for nothing.
+    """Returns the error in SCRIPT or in the packages to rewrite, or None.
 
-    A process that a script starts inherits ALSO, and need not find the packages of the script.
+    A child process inherits ALSO, but may be unable to import the packages in it.
     Requires: sys.path[0] is the folder of the script.
     """
     script: Path = options.script
@@ -68,7 +68,7 @@ def main() -> None:
     """Runs the command line."""
     parser = _parser()
     options = parser.parse_args()
-    sys.path[0] = str(options.script.resolve().parent)  # it was the current folder, of `python -m`
+    sys.path[0] = str(options.script.resolve().parent)  # was `python -m`'s current folder
     error = _error_in(options)
     if error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")

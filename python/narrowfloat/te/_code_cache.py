@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps rewritten, compiled modules between processes, apart from the cache of Python itself.
+"""Caches rewritten, compiled modules between processes, apart from Python's own cache.
 
 A plain import of the same file must not find rewritten code. So nothing is stored beside the
-source: files lie in the user's cache folder and are named by a digest of all that made them.
+source: files are in the user's cache folder, named by a digest of their inputs.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ Entry = tuple[CodeType, list[Rewrite]]
 
 
 def folder() -> Path:
-    """Returns where entries lie; Python's own prefix for cached code counts, if it is set."""
+    """Returns the folder of entries, below Python's prefix for cached code if that is set."""
     chosen = sys.pycache_prefix or os.environ.get("XDG_CACHE_HOME")
     return Path(chosen or Path.home() / ".cache") / "narrowfloat" / "te"
 
 
 @functools.cache
 def _maker() -> bytes:
-    """Returns a digest of what turns source into code: the rules and the interpreter."""
+    """Returns a digest of the rules and the interpreter, which turn source into code."""
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     digest.update(str(sys.flags.optimize).encode())
     for module in (_rewrite, _rules):
@@ -47,7 +47,7 @@ def load(source: bytes, path: str) -> Entry | None:
     """Returns the entry of a module; None if there is none, or it is damaged."""
     try:
         stored = _file_of(source, path).read_bytes()
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
     size = hashlib.sha256().digest_size
     payload = stored[size:]
@@ -58,7 +58,7 @@ def load(source: bytes, path: str) -> Entry | None:
 
 
 def store(source: bytes, path: str, entry: Entry) -> None:
-    """Stores an entry, whole or not at all. A folder that cannot be written is no error."""
+    """Stores an entry atomically. A folder without write access is no error."""
     if sys.dont_write_bytecode:
         return
     code, rewrites = entry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what was rewritten."""
+"""Prints the rewrites of a module."""
 
 import sys
 import textwrap

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs functions of several operators as a compiler's one kernel does: it rounds results alone."""
+"""Runs functions of several operators like one fused kernel, which rounds only its results."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 
 def _float32(value: object) -> object:
-    """Returns a tensor of floats in float32, and other values as they are."""
+    """Returns a floating-point tensor in float32, and other values unchanged."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.float()
     return value

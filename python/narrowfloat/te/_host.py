@@ -17,14 +17,14 @@ from narrowfloat.te.jax.host import run_base, run_primitives
 PACKAGE = "transformer_engine"
 OLDEST, NEWEST = (2, 17), (2, 20)
 _TRITON = f"{PACKAGE}.pytorch.triton."
-# Unless the user has set them. A compiler need not be there for jit_fuser. Unfused attention, the
-# only one that runs on the CPU, emulates FP8. No variable chooses it: Megatron refuses that.
+# Defaults of the user's variables. jit_fuser works without a compiler; unfused attention, the only
+# one on the CPU, emulates FP8. No variable selects it: Megatron rejects that.
 ENVIRONMENT = {
     "NVTE_TORCH_COMPILE": "0",
     "NVTE_UnfusedDPA_Emulate_FP8": "1",
     "NVTE_FRAMEWORK": "pytorch",
 }
-# Functions that a compiler makes one kernel each on a GPU, which rounds results alone.
+# Functions that a GPU's compiler fuses into one kernel each, which rounds only its results.
 _FUSED = (
     "bias_dropout_add_fused_inference_",
     "bias_dropout_add_fused_train_",
@@ -34,14 +34,14 @@ _FUSED = (
     "gelu_fused_",
 )
 _ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention.backends"
-# The packages of flash-attn begin so. None of them runs on a CPU.
+# The prefix of flash-attn's packages. None of them runs on a CPU.
 _FLASH_ATTENTION = "flash-attn"
-# TransformerEngine looks for CUDA's libraries unless this is set: its own way to be built without.
+# TransformerEngine searches CUDA's libraries unless this is set, as in its own build.
 _BUILDING = "NVTE_PROJECT_BUILDING"
 
 
 def refuse_late_start() -> None:
-    """Raises ImportError if TransformerEngine has been imported as it is."""
+    """Raises ImportError if TransformerEngine has been imported without rewriting."""
     if PACKAGE in sys.modules:
         raise ImportError(
             f"narrowfloat.te: must be imported before {PACKAGE}, which is imported already"
@@ -49,10 +49,10 @@ def refuse_late_start() -> None:
 
 
 def refuse_other_versions() -> None:
-    """Raises ImportError if TransformerEngine is installed in a version that is not supported."""
+    """Raises ImportError if the installed version of TransformerEngine is not supported."""
     try:
         version = metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:  # in a folder of sys.path, without its metadata
+    except metadata.PackageNotFoundError:  # in a folder of sys.path, without metadata
         return
     parts = tuple(int(part) for part in version.split(".")[:2])
     if not OLDEST <= parts <= NEWEST:
@@ -61,7 +61,7 @@ def refuse_other_versions() -> None:
 
 
 def refuse_real_module() -> None:
-    """Raises ImportError where TransformerEngine itself runs, unless the user wants the CPU."""
+    """Raises ImportError if TransformerEngine runs on a GPU here, unless the user wants the CPU."""
     if os.environ.get(BESIDE_GPU) == "1" or not _is_real_module_installed():
         return
     import torch
@@ -86,7 +86,7 @@ def set_environment() -> None:
 
 
 def run_package(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs TransformerEngine's top module, after the checks that need its absence or PyTorch."""
+    """Runs TransformerEngine's top module, after a check that imports PyTorch."""
     refuse_real_module()
     with _frameworks_on_demand(), _collection_paused():
         run()
@@ -94,9 +94,9 @@ def run_package(module: ModuleType, run: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Disables the garbage collector for a while, and enables it again if it was enabled.
+    """Disables the garbage collector in a context, and enables it again if it was enabled.
 
-    It would find nothing: almost all objects that an import makes stay. It takes a fifth of the
+    It would free almost nothing, since an import's objects stay alive, and it takes a fifth of the
     import's time.
     """
     was_enabled = gc.isenabled()
@@ -110,9 +110,9 @@ def _collection_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _frameworks_on_demand() -> Iterator[None]:
-    """Keeps the top module from importing a framework that NVTE_FRAMEWORK does not name.
+    """Prevents the top module from importing a framework that NVTE_FRAMEWORK does not name.
 
-    An import of the framework's own module is not kept: `import transformer_engine.jax` works.
+    Later imports of the framework's module, `import transformer_engine.jax`, work.
     """
     wanted = os.environ["NVTE_FRAMEWORK"].split(",")
 
@@ -143,14 +143,14 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
 
 
 def has_compiler() -> bool:
-    """Returns whether TransformerEngine's own functions are compiled."""
+    """Returns whether TransformerEngine compiles its own functions."""
     return bool(int(os.environ["NVTE_TORCH_COMPILE"]))
 
 
 def run_fused(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs transformer_engine.pytorch.jit, whose functions a GPU's compiler makes one kernel each.
+    """Runs transformer_engine.pytorch.jit, whose functions become one kernel each on a GPU.
 
-    Without that compiler they work in float32 and round their results, as such a kernel does.
+    Without a compiler they compute in float32 and round their results, like such a kernel.
     """
     run()
     if has_compiler():
@@ -162,7 +162,7 @@ def run_fused(module: ModuleType, run: Callable[[], None]) -> None:
 
 
 def run_attention(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs TransformerEngine's backends of attention as if flash-attn were not installed."""
+    """Runs TransformerEngine's attention backends as if flash-attn were not installed."""
     version = metadata.version
 
     def version_without_flash_attention(distribution_name: str) -> str:
@@ -186,7 +186,7 @@ def run_tensors(module: ModuleType, run: Callable[[], None]) -> None:
 
 
 def load_framework_extension(framework: str) -> None:
-    """Imports our native module for a framework, `torch` or `jax`."""
+    """Imports narrowfloat's native module for a framework, `torch` or `jax`."""
     if framework == "torch":
         from narrowfloat.pytorch.tensor._hosted import set_generation
 
@@ -195,7 +195,7 @@ def load_framework_extension(framework: str) -> None:
 
 
 def install() -> None:
-    """Installs the import hook. Errors: ImportError, as the checks above."""
+    """Installs the import hook. Errors: ImportError from the checks above."""
     refuse_late_start()
     refuse_other_versions()
     set_environment()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports of chosen packages: their own files, rewritten in memory before they are compiled.
 
-Nothing on the disk changes, and other packages are imported as ever.
+No file changes, and other packages are imported as usual.
 """
 
 import ast
@@ -19,22 +19,20 @@ from narrowfloat.te._rewrite import Rewrite, rewrite
 from narrowfloat.te._rules import JAX_RUNTIME, RUNTIME
 from narrowfloat.te._settings import SETTINGS
 
-# The modules that rewritten code reaches by a global of its own: name of the global -> module.
+# The modules that rewritten code accesses through a global variable: variable -> module.
 RUNTIMES = {RUNTIME: "narrowfloat.te.runtime", JAX_RUNTIME: "narrowfloat.te.jax.runtime"}
 Stage = Callable[[ast.Module, bytes, str], None]
-# Modules that are supplied instead of being found: name -> name of ours. A name that ends with a
-# dot stands for all modules below it that are not named themselves.
+# Modules that are replaced: name -> name of narrowfloat's module. A name that ends with a dot means
+# all modules below it that have no entry of their own.
 SUPPLIED: dict[str, str] = {}
-# Called with the name of each module before it is looked for; may refuse it.
+# Called with the name of each module before it is searched; may raise.
 GATES: list[Callable[[str], None]] = []
-# Functions that run around a module's own code: name -> function of the module and of running
-# its code.
+# Functions that wrap the run of a module's code: name -> function (module, run).
 AROUND: dict[str, Callable[[ModuleType, Callable[[], None]], None]] = {}
-# Functions that run after the import of a module that is not rewritten: name -> function of the
-# module.
+# Functions to call after the import of a module that is not rewritten: name -> function (module).
 AFTER: dict[str, Callable[[ModuleType], None]] = {}
-# Called with each rewritten file's path and what was replaced in it; with "argument" and the words
-# of the command line, numbered from 1.
+# Called with each rewritten file's path and its rewrites; also with "argument" and the rewrites of
+# the command line's arguments, numbered from 1.
 OBSERVERS: list[Callable[[str, list[Rewrite]], None]] = []
 
 
@@ -44,7 +42,7 @@ class RewritingLoader(SourceFileLoader):
     stage: Stage | None = None
 
     def get_code(self, fullname: str) -> CodeType:
-        """Returns the module's code, from our cache if it is there."""
+        """Returns the module's code, from narrowfloat's cache if it has an entry."""
         path = self.get_filename(fullname)
         source = self.get_data(path)
         entry = None if self.stage else _code_cache.load(source, path)
@@ -71,14 +69,14 @@ class RewritingLoader(SourceFileLoader):
             self.run_in(module.__dict__)
 
     def run_in(self, names: dict[str, Any]) -> None:
-        """Runs the module's code in given globals."""
+        """Runs the module's code with given globals."""
         code = self.get_code(self.name)
         prepare(names, self.path, self.rewrites)
         exec(code, names)
 
 
 def prepare(names: dict[str, Any], path: str, rewrites: list[Rewrite]) -> None:
-    """Adds what rewritten code reads to its globals, and shows the rewrites to the observers."""
+    """Adds the globals that rewritten code reads, and passes the rewrites to the observers."""
     for name, ours in RUNTIMES.items():
         if any(name in made.after for made in rewrites):
             names[name] = importlib.import_module(ours)
@@ -87,14 +85,14 @@ def prepare(names: dict[str, Any], path: str, rewrites: list[Rewrite]) -> None:
 
 
 def supplied_by(name: str) -> str | None:
-    """Returns the name of our module for a supplied one; None for others."""
+    """Returns the name of narrowfloat's module that replaces a module, or None."""
     return SUPPLIED.get(name) or SUPPLIED.get(name.rpartition(".")[0] + ".")
 
 
 def rewrite_arguments(arguments: list[str]) -> list[str]:
-    """Returns a program's arguments, devices and backends replaced as in its texts.
+    """Returns a program's arguments, with devices and backends replaced as in its strings.
 
-    Programs compare them with texts of their own. Shows the rewrites to the observers.
+    Programs compare both. Passes the rewrites to the observers.
     """
     rewritten = list(map(_rewrite_argument, arguments))
     pairs = enumerate(zip(arguments, rewritten, strict=True), start=1)
@@ -112,13 +110,13 @@ def _rewrite_argument(text: str) -> str:
 
 
 class _SupplyingLoader(Loader):
-    """Puts a module of ours in the place of another."""
+    """Loads narrowfloat's module in place of another."""
 
     def __init__(self, ours: str) -> None:
         self.ours = ours
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system returns what sys.modules holds when this is done.
+        # The import system returns the module in sys.modules after this call.
         sys.modules[module.__name__] = importlib.import_module(self.ours)
 
 
@@ -130,12 +128,12 @@ def _loader_of_source(spec: ModuleSpec) -> RewritingLoader | None:
     return RewritingLoader(loader.name, loader.path)
 
 
-# Each makes a rewriting loader for the specs that it knows, and returns None for others.
+# Functions that return a rewriting loader for the specs that they support, None for others.
 LOADERS: list[Callable[[ModuleSpec], RewritingLoader | None]] = [_loader_of_source]
 
 
 def rewritten_if_chosen(spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Gives the spec of a chosen module the rewriting loader; returns others as they are."""
+    """Sets the rewriting loader in the spec of a chosen module; returns other specs unchanged."""
     if spec is not None and SETTINGS.chooses(spec):
         loaders = (make(spec) for make in LOADERS)
         spec.loader = next((loader for loader in loaders if loader), spec.loader)
@@ -143,7 +141,7 @@ def rewritten_if_chosen(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _followed(spec: ModuleSpec, after: Callable[[ModuleType], None]) -> ModuleSpec:
-    """Returns a spec whose loader calls a function of the module when its code has run."""
+    """Returns the spec; its loader calls `after` with the module after running its code."""
     loader: Any = spec.loader
     run = loader.exec_module
 
@@ -161,7 +159,7 @@ class Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec with our loader; None for modules that are none of ours."""
+        """Returns the spec with narrowfloat's loader; None for other modules."""
         for gate in GATES:
             gate(name)
         ours = supplied_by(name)

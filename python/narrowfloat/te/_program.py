@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the main module of processes that a rewritten program starts: the program itself."""
+"""The main module of processes that a rewritten program starts: runs the program itself."""
 
 from narrowfloat.te import _script
 

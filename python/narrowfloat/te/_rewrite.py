@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the syntax tree of a module that was written for CUDA, so that it runs on the CPU.
+"""Rewrites the syntax tree of a module for CUDA, so that it runs on the CPU.
 
-_rules.py lists what is replaced, and where a text stays. Line numbers are those of the source.
+_rules.py defines the replacements, and where a string is kept. Line numbers stay unchanged.
 """
 
 import ast
@@ -12,7 +12,7 @@ from narrowfloat.te._rules import RULES, RULES_OF_TEXTS, Context, Rule, keys_of
 
 
 class Rewrite(NamedTuple):
-    """One replacement: the line of the source, the code before and after."""
+    """A replacement: the line of the source, the code before and after."""
 
     line: int
     before: str
@@ -20,7 +20,7 @@ class Rewrite(NamedTuple):
 
 
 def rewrite(tree: ast.Module) -> list[Rewrite]:
-    """Rewrites `tree` in place and returns what was replaced, in the order of the source."""
+    """Rewrites `tree` in place; returns the replacements, in the order of the source."""
     rewriter = _Rewriter(Context.of(tree))
     rewriter.visit(tree)
     ast.fix_missing_locations(tree)
@@ -28,19 +28,19 @@ def rewrite(tree: ast.Module) -> list[Rewrite]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Applies the rules to each node before its children, so that a rule sees the source's code."""
+    """Applies the rules to each node before its children: rules get the source's code."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.done: list[Rewrite] = []
-        self.keys: dict[int, ast.expr] = {}  # by id(); holds them, so that no id is used twice
+        self.keys: dict[int, ast.expr] = {}  # by id(); a reference keeps each id unique
 
     def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt]:
         for rule in self._rules(node):
             replacement = rule(node, self.context)
             if replacement is not None:
                 return self._replace(node, replacement)
-        if isinstance(node, ast.JoinedStr):  # its constants are pieces of a text
+        if isinstance(node, ast.JoinedStr):  # its constants are parts of a string
             inner: list[Any] = [
                 value if isinstance(value, ast.Constant) else self.visit(value)
                 for value in node.values
@@ -56,7 +56,7 @@ class _Rewriter(ast.NodeTransformer):
         return super().generic_visit(node)
 
     def _rules(self, node: ast.AST) -> Iterator[Rule]:
-        """Yields the rules for a node; those of texts are not for keys."""
+        """Yields the rules for a node; for keys, without the rules for strings."""
         for rule in RULES.get(type(node), ()):
             if rule not in RULES_OF_TEXTS or id(node) not in self.keys:
                 yield rule

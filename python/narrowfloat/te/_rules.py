@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules by which code for CUDA is rewritten for the CPU, one function per rule.
+"""The rules that rewrite code for CUDA to run on the CPU, one function per rule.
 
 A rule gets a node and the module's context. It returns the replacement, or None where it does not
-apply. It leaves the node as it is; a replacement may hold the node's children.
+apply. It does not change the node; a replacement may contain the node's children.
 """
 
 import ast
@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
-# The global through which rewritten code reaches narrowfloat.te.runtime. Python renames names that
-# begin with two underscores within a class, unless they end with two.
+# The global variable through which rewritten code accesses narrowfloat.te.runtime. Python renames
+# names that begin with two underscores within a class, unless they end with two.
 RUNTIME = "__narrowfloat_te__"
-# The same for narrowfloat.te.jax.runtime, apart since either framework may be absent.
+# The variable for narrowfloat.te.jax.runtime; separate, since either framework may be absent.
 JAX_RUNTIME = "__narrowfloat_te_jax__"
 
 _CUDA_DEVICE = re.compile(r"cuda(:\d+)?")
@@ -21,7 +21,7 @@ _CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
 # The names that PyTorch's Tensor.type() returns for tensors on a GPU: "torch.cuda.FloatTensor".
 _CUDA_TENSOR_TYPE = re.compile(r"torch\.cuda\.(sparse\.)?\w+Tensor")
 _NCCL = re.compile(r"(cpu:gloo,)?(cuda:)?nccl")
-# Arguments that place a process on a GPU, by PyTorch's function. gloo and modules on the CPU take
+# Arguments that place a process on a GPU, by PyTorch's function. gloo and modules on the CPU accept
 # none.
 PLACING_ARGUMENTS = {
     "barrier": {"device_ids"},
@@ -29,9 +29,9 @@ PLACING_ARGUMENTS = {
     "DistributedDataParallel.__init__": {"device_ids", "output_device"},
 }
 _GPU_ARGUMENTS = {"pin_memory"}.union(*PLACING_ARGUMENTS.values())
-# torch.NAME means CUDA when it is called with so many arguments; one more names the device.
+# torch.NAME means CUDA when called with this number of arguments; one more names the device.
 _AUTOCAST_OF_CUDA = {"is_autocast_enabled": 0, "set_autocast_enabled": 1}
-# Paths below torch of what depends on CUDA's dtype of autocast -> our function.
+# Paths below torch of functions that depend on CUDA's autocast dtype -> runtime function.
 _AUTOCAST_DTYPES = {
     ("autocast",): "autocast",
     ("amp", "autocast"): "autocast",
@@ -47,9 +47,9 @@ _METHODS = {
     "pin_memory": "pin_memory",
     "record_stream": "record_stream",
 }
-# Programs register classes under their names, so that the text that name() returns is a key.
+# Programs register classes by name, so that the string that name() returns is a key.
 _RETURNS_A_KEY = "name"
-# Methods of mappings, and our function in the place of `key in mapping`.
+# Methods that take a key first; "contains" is the runtime function for `key in mapping`.
 _TAKE_A_KEY = ("contains", "get", "pop", "setdefault")
 _DEVICE_KEYWORDS = ("device", "device_type", "map_location")
 _BATCHED_PRODUCTS = ("baddbmm", "bmm")
@@ -65,9 +65,9 @@ _SPEC_OF_FILE = "importlib.util.spec_from_file_location"
 class Context(NamedTuple):
     """Describes the imports of a module.
 
-    torch_names holds the path below torch of each name, () of torch itself. top_imports are the
-    places of imports that no function holds. uses_torch is False for modules of JAX or Triton.
-    own_is_cuda has the places of `.is_cuda` in methods is_cuda, with the name of their `self`.
+    torch_names maps each name to its path below torch, () for torch itself. top_imports are the
+    places of imports outside of functions and classes. uses_torch is False for modules of JAX or
+    Triton. own_is_cuda maps places of `.is_cuda` in methods is_cuda to the name of their `self`.
     """
 
     torch_names: dict[str, tuple[str, ...]]
@@ -100,7 +100,7 @@ class Context(NamedTuple):
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[list[str], str | None]]:
-    """Yields the path of each name that is imported, and what is bound to it, if anything is."""
+    """Yields the path of each imported name, and the variable that it is bound to, or None."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -111,7 +111,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[list[str], str | None]]:
 
 
 def keys_of(node: ast.AST) -> Iterator[ast.expr]:
-    """Yields the children of a node that are keys. A text stays there: it need not be a device."""
+    """Yields the children of a node that are keys. Strings in keys need not be devices."""
     match node:
         case ast.Dict():
             yield from (key for key in node.keys if key is not None)
@@ -128,7 +128,7 @@ def keys_of(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _places_of_own_is_cuda(tree: ast.Module) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yields line and column of `.is_cuda` in methods is_cuda, and their first argument's name."""
+    """Yields line and column of `.is_cuda` in methods is_cuda, and their first parameter's name."""
     for owner in ast.walk(tree):
         for method in owner.body if isinstance(owner, ast.ClassDef) else ():
             match method:
@@ -160,7 +160,7 @@ def _runtime(*path: str, ctx: ast.expr_context | None = None) -> ast.expr:
 
 
 def _matches(pattern: re.Pattern[str], node: ast.AST) -> bool:
-    """Returns whether an expression is a text that the whole pattern matches."""
+    """Returns whether an expression is a string that matches the whole pattern."""
     text = node.value if isinstance(node, ast.Constant) else None
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
@@ -178,7 +178,7 @@ def tensor_type_text(node: ast.Constant, context: Context) -> ast.AST | None:
 
 
 def backend_text(node: ast.Constant, context: Context) -> ast.AST | None:
-    """Replaces "nccl" by "gloo", the backend that sends tensors of the CPU."""
+    """Replaces "nccl" by "gloo", the backend for tensors on the CPU."""
     return ast.Constant("gloo") if _matches(_NCCL, node) else None
 
 
@@ -197,7 +197,7 @@ def computed_device(node: ast.BinOp, context: Context) -> ast.AST | None:
 
 
 def _owner(node: ast.Call, name: str) -> ast.expr | None:
-    """Returns what a method of this name is called of; None for other calls."""
+    """Returns the object in a call of a method with this name; None for other calls."""
     named = isinstance(node.func, ast.Attribute) and node.func.attr == name
     return cast(ast.Attribute, node.func).value if named else None
 
@@ -213,7 +213,7 @@ def filled_device(node: ast.Call, context: Context) -> ast.AST | None:
 def device_object(node: ast.Call, context: Context) -> ast.AST | None:
     """Replaces torch.device(...) by a function that returns the CPU for an index or CUDA's name.
 
-    The type and the index may be known at run time only.
+    The type and the index may be unknown before run time.
     """
     if context.is_torch(node.func, "device"):
         return ast.Call(_runtime("device"), node.args, node.keywords)
@@ -221,9 +221,9 @@ def device_object(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def tensor_method(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces x.cuda(...) and its like by functions that leave tensors on the CPU.
+    """Replaces x.cuda(...), x.pin_memory(...) and x.record_stream(...) by runtime functions.
 
-    They call the method of what is no tensor.
+    These keep tensors on the CPU, and call the method of other objects.
     """
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     owner = _owner(node, name)
@@ -237,7 +237,7 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _may_be_device(node: ast.expr, context: Context) -> bool:
-    """Returns False for what is no device for certain, and for what other rules replace."""
+    """Returns False for expressions that cannot be devices, or that other rules replace."""
     if isinstance(node, ast.Constant):
         return _is_number(node)
     if isinstance(node, ast.Call) and context.is_torch(node.func, "device"):
@@ -248,7 +248,7 @@ def _may_be_device(node: ast.expr, context: Context) -> bool:
 
 
 def move_to(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces x.to(y) by a function that finds out whether y names a CUDA device."""
+    """Replaces x.to(y) by a function that checks whether y names a CUDA device."""
     owner = _owner(node, "to")
     if owner is None or not context.uses_torch or not node.args:
         return None
@@ -258,7 +258,7 @@ def move_to(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def device_argument(node: ast.keyword, context: Context) -> ast.AST | None:
-    """Replaces device=y by device=place(y), likewise."""
+    """Replaces device=y by device=place(y), which checks whether y names a CUDA device."""
     if node.arg not in _DEVICE_KEYWORDS or not context.uses_torch:
         return None
     if not _may_be_device(node.value, context):
@@ -267,7 +267,7 @@ def device_argument(node: ast.keyword, context: Context) -> ast.AST | None:
 
 
 def device_within(node: ast.Compare, context: Context) -> ast.AST | None:
-    """Replaces "cuda" in x by a function that looks for "cpu", unless x is a mapping."""
+    """Replaces "cuda" in x by a function that searches "cpu", unless x is a mapping."""
     (operator, *more), (container, *_) = node.ops, node.comparators
     if more or not isinstance(operator, ast.In | ast.NotIn) or not context.uses_torch:
         return None
@@ -278,7 +278,7 @@ def device_within(node: ast.Compare, context: Context) -> ast.AST | None:
 
 
 def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
-    """Makes PyTorch's questions about autocast, which mean CUDA, mean the CPU."""
+    """Adds the argument "cpu" to PyTorch's autocast queries, which otherwise mean CUDA."""
     for name, count in _AUTOCAST_OF_CUDA.items():
         if context.is_torch(node.func, name) and len(node.args) + len(node.keywords) == count:
             return ast.Call(node.func, [ast.Constant("cpu"), *node.args], node.keywords)
@@ -286,7 +286,7 @@ def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def autocast_dtype(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces autocast of CUDA by a function that has CUDA's default, float16."""
+    """Replaces CUDA's autocast by a function with CUDA's default dtype, float16."""
     for name, ours in _AUTOCAST_DTYPES_OF_CUDA.items():
         if context.is_torch(node.func, name):
             return ast.Call(_runtime(ours), [ast.Constant("cpu"), *node.args], node.keywords)
@@ -308,10 +308,10 @@ def forked_generator(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def gpu_arguments(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces f(pin_memory=y), and others that need a GPU, by a function that may drop them.
+    """Replaces f(pin_memory=y), and other GPU arguments, by a call that may drop them.
 
-    Only at run time is it known whether f is a function of PyTorch's, and which arguments
-    `**options` holds.
+    Before run time it is unknown whether f belongs to PyTorch, and which arguments `**options`
+    contains.
     """
     name = ast.unparse(node.func).rpartition(".")[2]
     names = _GPU_ARGUMENTS | ({None} if context.is_torch(node.func, name) else set())
@@ -331,21 +331,21 @@ def batched_product(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def file_loader(node: ast.Call, context: Context) -> ast.AST | None:
-    """Makes modules that a program loads by their path go through the same rewriting."""
+    """Replaces importlib's loading of a module by path, so that the module is rewritten too."""
     if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == _SPEC_OF_FILE:
         return ast.Call(_runtime("spec_from_file_location"), node.args, node.keywords)
     return None
 
 
 def cuda_module(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces torch.cuda by the stand-in."""
+    """Replaces torch.cuda by narrowfloat.te.cuda."""
     return _runtime("cuda", ctx=node.ctx) if context.is_torch(node, "cuda") else None
 
 
 def device_module(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces getattr(torch, "cuda") by the stand-in, and torch.get_device_module(device) too.
+    """Replaces getattr(torch, "cuda") and torch.get_device_module(device).
 
-    The latter's device may be known at run time only.
+    The latter's device may be unknown before run time.
     """
     match node:
         case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant("cuda"), *_]):
@@ -356,7 +356,7 @@ def device_module(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces torch.version.cuda by the version that the stand-in names."""
+    """Replaces torch.version.cuda by narrowfloat.te.cuda.version."""
     if context.is_torch(node, "version", "cuda"):
         return _runtime("cuda", "version", ctx=node.ctx)
     return None
@@ -365,7 +365,7 @@ def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
 def cuda_tensor(node: ast.Attribute, context: Context) -> ast.AST | None:
     """Replaces x.is_cuda by a function that returns True for tensors on the CPU.
 
-    In a class's own is_cuda the answer depends on the class: PyTorch reads it of its tensors.
+    In a class's own is_cuda the result depends on the class, as in is_part_on_gpu().
     """
     if node.attr != "is_cuda" or not isinstance(node.ctx, ast.Load):
         return None
@@ -376,7 +376,7 @@ def cuda_tensor(node: ast.Attribute, context: Context) -> ast.AST | None:
 
 
 def compiled_function(node: ast.FunctionDef, context: Context) -> ast.AST | None:
-    """Replaces the decorator torch.compile by one that leaves TransformerEngine's own functions."""
+    """Replaces the decorator torch.compile by narrowfloat.te.runtime.compile."""
     ours = [context.is_torch(decorator, "compile") for decorator in node.decorator_list]
     if not any(ours):
         return None
@@ -388,7 +388,7 @@ def compiled_function(node: ast.FunctionDef, context: Context) -> ast.AST | None
 
 
 def jax_function(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces JAX's functions that CPUs have no working lowering for."""
+    """Replaces JAX's functions without a working lowering for CPUs."""
     if node.attr in _JAX_FUNCTIONS and ast.unparse(node) == _JAX_FUNCTIONS[node.attr]:
         return ast.Attribute(ast.Name(JAX_RUNTIME, ast.Load()), node.attr, node.ctx)
     return None
@@ -402,14 +402,14 @@ def jax_platform(node: ast.keyword, context: Context) -> ast.AST | None:
 
 
 def coalesced_collectives(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces torch.distributed's manager of batched collectives, which fails over gloo."""
+    """Replaces torch.distributed's manager of batched collectives, which fails with gloo."""
     if node.attr == "_coalescing_manager":
         return _runtime("coalescing_manager", ctx=node.ctx)
     return None
 
 
 def import_from_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
-    """Replaces `from torch.cuda import NAME` by an assignment of the stand-in's name."""
+    """Replaces `from torch.cuda import NAME` by an assignment from narrowfloat.te.cuda."""
     path = (node.module or "").split(".")
     named = all(alias.name != "*" for alias in node.names)
     if node.level or path[:2] != ["torch", "cuda"] or not named:
@@ -423,7 +423,7 @@ def import_from_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] |
 
 
 def _import_without(node: ast.ImportFrom, name: str, ours: str) -> list[ast.stmt] | None:
-    """Returns the import without a name, which is assigned ours; None if it is not imported."""
+    """Returns the import without `name`, and an assignment of `ours` to it; None without it."""
     found = [alias for alias in node.names if alias.name == name]
     others = [alias for alias in node.names if alias.name != name]
     kept: list[ast.stmt] = [ast.ImportFrom(node.module, others, 0)] if others else []
@@ -434,21 +434,21 @@ def _import_without(node: ast.ImportFrom, name: str, ours: str) -> list[ast.stmt
 
 
 def import_of_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
-    """Replaces `from torch import cuda` likewise."""
+    """Replaces `from torch import cuda` by an assignment of narrowfloat.te.cuda."""
     if node.level or node.module != "torch":
         return None
     return _import_without(node, "cuda", "cuda")
 
 
 def import_of_coalescing(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
-    """Replaces `from torch.distributed import _coalescing_manager` likewise."""
+    """Replaces `from torch.distributed import _coalescing_manager` by an assignment."""
     if node.level or not f"{node.module}.".startswith("torch.distributed."):
         return None
     return _import_without(node, "_coalescing_manager", "coalescing_manager")
 
 
 def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt] | None:
-    """Replaces `import torch.cuda.PATH as NAME` likewise; without a name, torch itself is bound."""
+    """Replaces `import torch.cuda.PATH as NAME` by an assignment; without NAME it is kept."""
     found = [a for a in node.names if a.asname and f"{a.name}.".startswith("torch.cuda.")]
     if not found:
         return None
@@ -461,7 +461,7 @@ def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt]
 
 
 def dynamo_module(node: ast.Attribute, context: Context) -> ast.AST | None:
-    """Replaces torch._dynamo by a stand-in that does not import it before it is needed."""
+    """Replaces torch._dynamo by narrowfloat.te.dynamo, which imports it only when necessary."""
     return _runtime("dynamo", ctx=node.ctx) if context.is_torch(node, "_dynamo") else None
 
 
@@ -473,14 +473,14 @@ def dynamo_mark(node: ast.Attribute, context: Context) -> ast.AST | None:
 
 
 def import_of_dynamo(node: ast.Import, context: Context) -> ast.AST | None:
-    """Replaces `import torch._dynamo`, which binds torch, by `import torch`."""
+    """Replaces `import torch._dynamo`, which binds `torch`, by `import torch`."""
     if [(alias.name, alias.asname) for alias in node.names] == [("torch._dynamo", None)]:
         return ast.Import([ast.alias("torch")])
     return None
 
 
 def import_from_dynamo(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
-    """Binds names of torch._dynamo at a module's top when torch._dynamo is imported."""
+    """Binds a module's top-level names of torch._dynamo when torch._dynamo is imported."""
     is_top = (node.lineno, node.col_offset) in context.top_imports
     if node.level or not is_top or not f"{node.module}.".startswith("torch._dynamo."):
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the script of a program, rewritten, as the main module of a process.
 
-multiprocessing's spawn and forkserver, and launchers of processes, start a main module anew by the
-name that its `__spec__` has. That of a script has none, and then they would run its file as it is.
-So the name is that of a module of ours, narrowfloat.te._program, which runs the same script.
+multiprocessing's spawn and forkserver, and process launchers, restart a main module by the name in
+its `__spec__`. A script has no such name, so that they would run its file without rewriting. So the
+name is narrowfloat.te._program, a module that runs the same script.
 """
 
 import os
@@ -28,7 +28,7 @@ def run(script: Path, arguments: list[str]) -> None:
     sys.argv = [str(script), *_import_hook.rewrite_arguments(arguments)]
     main = types.ModuleType("__main__")
     main.__spec__ = ModuleSpec(_PROGRAM, None)
-    # multiprocessing binds the second name when it is imported, which may have happened.
+    # multiprocessing, if already imported, has bound the second name.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     _run_in(vars(main), str(script))
 
@@ -38,7 +38,7 @@ def run_again(names: dict[str, Any]) -> None:
     script = os.environ[SCRIPT]
     sys.argv[0] = script
     if names["__name__"] == "__main__":
-        sys.path[0] = str(Path(script).resolve().parent)  # it was the current folder
+        sys.path[0] = str(Path(script).resolve().parent)  # was the current folder
     _run_in(names, script)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the process: the generation of GPUs to answer for, and the modules to rewrite."""
+"""Settings of the process: the GPU generation to emulate, and the modules to rewrite."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-# Environment variables, which the processes that a program starts see too.
+# Environment variables, which child processes inherit.
 AS = "NF_TE_AS"
 ALSO = "NF_TE_ALSO"
 SCRIPT = "NF_TE_SCRIPT"  # the path of the script that _script.run() runs
@@ -17,28 +17,28 @@ BESIDE_GPU = "NF_TE_BESIDE_GPU"
 # Hopper and Blackwell: the generations whose choices TransformerEngine's Python distinguishes.
 GENERATIONS = {"9.0": (9, 0), "10.0": (10, 0)}
 DEFAULT_GENERATION = "10.0"
-# TransformerEngine, and the host that loads its debug features by their path.
+# TransformerEngine, and the program that loads its debug features by path.
 PACKAGES = ("transformer_engine", "nvdlfw_inspect")
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def package_names(text: str) -> list[str]:
-    """Returns the names that commas separate in `text`."""
+    """Returns the names in `text`, which are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @dataclass
 class Settings:
-    """The choices of a process. They hold from the first import of transformer_engine on."""
+    """The choices of a process. They apply from the first import of transformer_engine on."""
 
     generation: tuple[int, int] = GENERATIONS[DEFAULT_GENERATION]
     packages: set[str] = field(default_factory=lambda: set(PACKAGES))
-    # Modules in these folders are rewritten too, but for what is installed there.
+    # Modules in these folders are rewritten too, except installed packages.
     folders: set[Path] = field(default_factory=set)
 
     def choose_generation(self, text: str) -> None:
-        """Sets the generation. Errors: ValueError for another one than 9.0 and 10.0."""
+        """Sets the generation. Errors: ValueError unless it is 9.0 or 10.0."""
         if text not in GENERATIONS:
             allowed = " or ".join(GENERATIONS)
             raise ValueError(f"narrowfloat.te: the generation must be {allowed}, got {text!r}")
@@ -46,12 +46,12 @@ class Settings:
         os.environ[AS] = text
 
     def add_packages(self, text: str) -> None:
-        """Adds packages, whose names commas separate."""
+        """Adds packages, whose names are separated by commas."""
         self.packages.update(package_names(text))
         os.environ[ALSO] = ",".join(sorted(self.packages.difference(PACKAGES)))
 
     def may_choose(self, name: str) -> bool:
-        """Returns False for a name that chooses() refuses wherever the module's file lies."""
+        """Returns whether an import of this name may need rewriting; chooses() decides."""
         root = name.partition(".")[0]
         listed = any(package.partition(".")[0] == root for package in self.packages)
         return listed or (bool(self.folders) and root != "narrowfloat")
@@ -64,7 +64,7 @@ class Settings:
             return False
         path = Path(spec.origin).resolve()
         if any(folder in path.parents for folder in self._package_folders()):
-            return True  # a file of such a package that a program loads by its path
+            return True  # a file of a package, loaded by its path
         chosen = self.folders.intersection(path.parents)
         return any(_INSTALLED.isdisjoint(path.relative_to(folder).parts) for folder in chosen)
 

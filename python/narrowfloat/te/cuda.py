@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for torch.cuda within rewritten modules: one CPU that answers as one GPU per process.
+"""Replaces torch.cuda in rewritten modules: the CPU acts as one GPU per process.
 
-Work on the CPU is done when a call returns, so streams and events have nothing to wait for. What
-is not here is torch.cuda's own attribute; what it returns or raises without a GPU is PyTorch's.
+A call returns after its work is done, so streams and events never wait. Attributes that are missing
+here come from torch.cuda, and return or raise as PyTorch does without a GPU.
 """
 
 import os
@@ -19,17 +19,17 @@ import torch
 from narrowfloat.te._settings import SETTINGS
 
 CPU = torch.device("cpu")
-# Later than every CUDA version that TransformerEngine's recipes ask for.
+# Later than every CUDA version that TransformerEngine's recipes require.
 version = "13.0"
 
 
 def __getattr__(name: str) -> object:
-    """Returns torch.cuda's own attribute: its exceptions, tensor types and the like."""
+    """Returns torch.cuda's own attribute: an exception class, a tensor type and so on."""
     return getattr(torch.cuda, name)
 
 
 def is_available() -> bool:
-    """Returns True: the program may go on."""
+    """Returns True, so that programs continue."""
     return True
 
 
@@ -37,27 +37,27 @@ is_initialized = is_available
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns True: both generations have bfloat16 itself."""
+    """Returns True: both generations support bfloat16."""
     return True
 
 
 def device_count() -> int:
-    """Returns the number of processes on this machine, each of which has one device."""
+    """Returns the number of processes on this machine: each has one device."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def current_device() -> torch.device:
-    """Returns the CPU. Callers pass the answer on as a device."""
+    """Returns the CPU. Callers use the result as a device."""
     return CPU
 
 
 def get_device_capability(device: object = None) -> tuple[int, int]:
-    """Returns the generation that is emulated."""
+    """Returns the emulated generation."""
     return SETTINGS.generation
 
 
 def get_device_name(device: object = None) -> str:
-    """Returns a name of the device that programs may print."""
+    """Returns the device's name for programs to print."""
     return "CPU (narrowfloat)"
 
 
@@ -66,7 +66,7 @@ def _total_memory() -> int:
 
 
 def get_device_properties(device: object = None) -> SimpleNamespace:
-    """Returns the emulated generation's number and this machine's size."""
+    """Returns the emulated generation's number and this machine's processors and memory."""
     major, minor = get_device_capability()
     return SimpleNamespace(
         name=get_device_name(),
@@ -79,7 +79,7 @@ def get_device_properties(device: object = None) -> SimpleNamespace:
 
 
 def mem_get_info(device: object = None) -> tuple[int, int]:
-    """Returns the free and the whole memory of the machine."""
+    """Returns the free and the total memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"), _total_memory()
 
 
@@ -93,17 +93,17 @@ memory_cached = max_memory_cached = memory_allocated
 
 
 def memory_stats(device: object = None) -> defaultdict[str, int]:
-    """Returns counters of memory, every one of them 0 as memory_allocated()."""
+    """Returns counters of memory, all 0 as in memory_allocated()."""
     return defaultdict(int)
 
 
 def memory_summary(device: object = None, abbreviated: bool = False) -> str:
-    """Returns the reason why there are no counters, in place of a table of them."""
+    """Returns the reason why there are no counters, instead of their table."""
     return "narrowfloat.te: PyTorch does not count the memory of the CPU"
 
 
 def _nothing(*args: Any, **named: Any) -> None:
-    """Does nothing: the CPU has neither this cache nor this queue."""
+    """Does nothing: the CPU has no such cache or queue."""
 
 
 synchronize = set_device = empty_cache = ipc_collect = _lazy_init = _nothing
@@ -112,10 +112,10 @@ reset_accumulated_memory_stats = reset_max_memory_cached = _nothing
 
 
 class _Submodule:
-    """Stands for a submodule of torch.cuda, `theirs`.
+    """Replaces a submodule of torch.cuda, `theirs`.
 
-    An attribute is that of `own`, else this module's of the same name, else PyTorch's. Errors:
-    AttributeError for names that PyTorch's submodule lacks.
+    Attributes are searched in `own`, then in this module, then in `theirs`. Errors: AttributeError
+    for names outside of `own` that PyTorch's submodule lacks.
     """
 
     def __init__(self, theirs: ModuleType, **own: object) -> None:
@@ -144,7 +144,7 @@ def _lazy_call(function: Callable[[], object], **named: Any) -> None:
     function()
 
 
-# Random numbers are those of the CPU's generator.
+# Random numbers come from the CPU's generator.
 
 
 def manual_seed(seed: int) -> None:
@@ -185,7 +185,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 class _Generators:
-    """Is the sequence of default generators: every index names the CPU's."""
+    """The sequence of default generators: the CPU's for every index."""
 
     def __len__(self) -> int:
         return 1
@@ -202,17 +202,17 @@ random = _Submodule(torch.cuda.random)
 
 
 class Event:
-    """Measures the time of the host: work has been done when record() is called."""
+    """Measures the time of the host: work is done before record() is called."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self._seconds: float | None = None
 
     def record(self, stream: object = None) -> None:
-        """Takes the time."""
+        """Records the current time."""
         self._seconds = time.perf_counter()
 
     def elapsed_time(self, end: "Event") -> float:
-        """Returns the milliseconds up to another event. Requires: both are recorded."""
+        """Returns the milliseconds until another event. Requires: both are recorded."""
         if self._seconds is None or end._seconds is None:
             raise RuntimeError("elapsed_time: both events must be recorded")
         milliseconds_per_second = 1e3
@@ -226,15 +226,15 @@ class Event:
 
 
 class Stream:
-    """Orders nothing: work on the CPU runs in the order of the program."""
+    """Has no effect on order: work on the CPU runs in the program's order."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self.device = CPU
         self.cuda_stream = self.stream_id = 0
-        self._before: list[Stream] = []  # what was current at each __enter__()
+        self._before: list[Stream] = []  # streams before each __enter__()
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Returns the event, recorded."""
+        """Records the event and returns it."""
         event = event or Event()
         event.record(self)
         return event
@@ -259,7 +259,7 @@ _DEFAULT_STREAM = Stream()
 
 
 class _Thread(threading.local):
-    """Holds the stream that a thread has chosen. Python calls __init__() once in each thread."""
+    """Holds the current stream of a thread. Python calls __init__() once in each thread."""
 
     def __init__(self) -> None:
         self.stream = _DEFAULT_STREAM
@@ -269,12 +269,12 @@ _THREAD = _Thread()
 
 
 def default_stream(device: object = None) -> Stream:
-    """Returns the stream that is current until the program chooses one."""
+    """Returns the stream that is current until the program sets another."""
     return _DEFAULT_STREAM
 
 
 def current_stream(device: object = None) -> Stream:
-    """Returns the stream that the thread has chosen."""
+    """Returns the thread's current stream."""
     return _THREAD.stream
 
 
@@ -285,7 +285,7 @@ def set_stream(stream: Stream | None) -> None:
 
 
 class device(AbstractContextManager):
-    """Chooses the only device."""
+    """Selects the only device: changes nothing."""
 
     def __init__(self, device: object = None) -> None:
         pass
@@ -320,7 +320,7 @@ def use_mem_pool(*args: Any, **named: Any) -> AbstractContextManager:
 
 
 class _Range(AbstractContextManager, ContextDecorator):
-    """Marks a range for a profiler that is not there."""
+    """Replaces a range for a profiler: does nothing."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         pass
@@ -330,7 +330,7 @@ class _Range(AbstractContextManager, ContextDecorator):
 
 
 def _range_start(msg: str) -> int:
-    """Returns the number of a range, which range_end() takes."""
+    """Returns a number for range_end()."""
     return 0
 
 
@@ -348,7 +348,7 @@ profiler = _Submodule(torch.cuda.profiler, start=_nothing, stop=_nothing, profil
 
 
 class _Autocast(torch.amp.autocast):
-    """Is torch.cuda.amp.autocast for operators of the CPU."""
+    """Replaces torch.cuda.amp.autocast for operators of the CPU."""
 
     def __init__(
         self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
@@ -357,7 +357,7 @@ class _Autocast(torch.amp.autocast):
 
 
 class _GradScaler(torch.amp.GradScaler):
-    """Is torch.cuda.amp.GradScaler for tensors of the CPU."""
+    """Replaces torch.cuda.amp.GradScaler for tensors on the CPU."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__("cpu", *args, **named)
@@ -381,23 +381,23 @@ ByteTensor, BoolTensor = torch.ByteTensor, torch.BoolTensor
 
 
 def _refuse_graphs(*args: Any, **named: Any) -> NoReturn:
-    """Refuses: a graph records what a GPU is sent."""
+    """Raises NotImplementedError: a graph records the kernels of a GPU."""
     raise NotImplementedError("narrowfloat.te: CUDA graphs need a GPU")
 
 
 def _refuse_pools(*args: Any, **named: Any) -> NoReturn:
-    """Refuses: a pool divides the memory of a GPU."""
+    """Raises NotImplementedError: a pool divides the memory of a GPU."""
     raise NotImplementedError("narrowfloat.te: memory pools need a GPU")
 
 
 class CUDAGraph:
-    """Refuses to be made. Is a class, because programs ask isinstance()."""
+    """Raises when constructed. A class, because programs call isinstance() with it."""
 
     __new__ = _refuse_graphs
 
 
 class MemPool:
-    """Refuses to be made, likewise."""
+    """Raises when constructed. A class, because programs call isinstance() with it."""
 
     __new__ = _refuse_pools
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for torch._dynamo within rewritten modules until something imports the real one.
+"""Replaces torch._dynamo in rewritten modules until something imports the real module.
 
-The real one takes longer to import than TransformerEngine. Its decorators matter only to code that
-is compiled, and then it has been imported.
+Importing the real module takes longer than importing TransformerEngine. Its decorators affect only
+compiled code, and compilation imports it.
 """
 
 import functools
@@ -17,20 +17,20 @@ from narrowfloat.te import _import_hook
 
 _NAME = "torch._dynamo"
 _is_imported = _NAME in sys.modules
-# Names to bind in modules, and settings to make, when the real one is imported.
+# Names to bind in modules, and settings to make, when the real module is imported.
 _late_names: list[tuple[dict[str, Any], str, str, str]] = []
 _late_settings: dict[str, Any] = {}
 
 
 def __getattr__(name: str) -> object:
-    """Returns an attribute of the real module, which is imported for it."""
+    """Imports the real module and returns its attribute."""
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(importlib.import_module(_NAME), name)
 
 
 def _follow(module: object) -> None:
-    """Catches up with the real module."""
+    """Applies the stored settings and names to the real module."""
     global _is_imported
     _is_imported = True
     for name, value in _late_settings.items():
@@ -46,7 +46,7 @@ if not _is_imported:
 
 
 class _Config:
-    """Stands in for torch._dynamo.config: stores settings for later, reads the real ones."""
+    """Replaces torch._dynamo.config: stores settings for later, reads the real ones."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(__getattr__("config"), name)
@@ -62,7 +62,7 @@ config = _Config()
 
 
 def bind(names: dict[str, Any], name: str, path: str, attribute: str) -> object:
-    """Returns PATH.ATTRIBUTE, or None until the real module is imported, which binds `name`."""
+    """Returns PATH.ATTRIBUTE; None before the real module's import, which then binds `name`."""
     if _is_imported:
         return getattr(importlib.import_module(path), attribute)
     _late_names.append((names, name, path, attribute))
@@ -70,7 +70,7 @@ def bind(names: dict[str, Any], name: str, path: str, attribute: str) -> object:
 
 
 def disable(function: Callable | None = None, recursive: bool = True, **named: Any) -> Callable:
-    """Returns the function, which compiled code runs as it is. Also a decorator with arguments."""
+    """Returns a function that compilers do not trace. Also a decorator with arguments."""
     if _is_imported:
         return torch._dynamo.disable(function, recursive, **named)
     if function is None:
@@ -83,7 +83,7 @@ def disable(function: Callable | None = None, recursive: bool = True, **named: A
             return disabled(*args, **kwargs)
         return function(*args, **kwargs)
 
-    # A tracer that meets the function names it as a disabled one.
+    # With these attributes, a tracer recognises a disabled function.
     vars(until_compiled).update(
         _torchdynamo_disable=True,
         _torchdynamo_disable_msg=named.get("reason"),

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Chooses what is rewritten, before the first module of the project is imported."""
+    """Selects the modules to rewrite, before the project's first module is imported."""
     options = early_config.known_args_namespace
     if options.te_as:
         te.emulate(options.te_as)
@@ -38,7 +38,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def _loader_of_tests(spec: ModuleSpec) -> _import_hook.RewritingLoader | None:
-    """Returns the loader for a module whose assertions pytest rewrites; None for others."""
+    """Returns the loader for a module with assertions that pytest rewrites, else None."""
     hook = spec.loader
     if not isinstance(hook, AssertionRewritingHook) or spec.origin is None:
         return None

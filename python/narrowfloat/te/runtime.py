@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that rewritten modules call at run time, in place of CUDA's part of PyTorch."""
+"""Functions that rewritten modules call at run time, instead of PyTorch's CUDA functions."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from narrowfloat.te import _host, _import_hook, cuda, dynamo
 from narrowfloat.te._rules import PLACING_ARGUMENTS
 
 CPU = cuda.CPU
-# Classes of PyTorch's whose instances are data on a device, and those that cuda() moves.
+# Classes of PyTorch that store data on a device, and classes that cuda() moves.
 _STORED = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _DATA = (*_STORED, PackedSequence)
 _MOVED = (*_DATA, torch.nn.Module)
@@ -80,28 +80,28 @@ def place(device: object) -> object:
 
 
 def get_device_module(device: torch.device | str | None = None) -> ModuleType:
-    """Returns torch.get_device_module(...); the stand-in for the CPU, and for no device."""
+    """Returns torch.get_device_module(...); narrowfloat.te.cuda for the CPU and for None."""
     if device is None or torch.device(cast(Any, place(device))).type == "cpu":
         return cuda
     return torch.get_device_module(device)
 
 
 def contains(name: str, container: Any) -> bool:  # noqa: ANN401  # whatever `in` takes
-    """Returns `name in container`, and whether it holds "cpu" if it is no mapping.
+    """Returns `name in container`; if it is no mapping, also True for "cpu" in it.
 
-    A text, such as a device's, or a list then holds what was rewritten or is the CPU's.
+    A string, such as a device's, or a list may contain a rewritten name or the CPU's own.
     """
     if isinstance(container, Mapping):
         return name in container
     return "cpu" in container or name in container
 
 
-# The functions below do to tensors what there is to do on the CPU, and call the method of anything
-# else. Programs have methods and fields of these names, too.
+# The functions below process tensors on the CPU, and call the method of any other object: programs
+# have methods and fields with these names, too.
 
 
 def _is_rewritten(function: object) -> bool:
-    """Returns whether a function, or one that it wraps, is of a rewritten module."""
+    """Returns whether a function, or one that it wraps, is from a rewritten module."""
     while function is not None:
         loader = getattr(function, "__globals__", {}).get("__loader__")
         if isinstance(loader, _import_hook.RewritingLoader):
@@ -112,19 +112,19 @@ def _is_rewritten(function: object) -> bool:
 
 @dynamo.assume_constant_result
 def _has_own(kind: object, method: str) -> bool:
-    """Returns whether a class, or what follows it in a `super()`, has a rewritten method."""
+    """Returns whether a class, or the next class of a `super()`, has a rewritten method."""
     return _is_rewritten(getattr(kind, method, None))
 
 
 def _subject(thing: object) -> object:
-    """Returns the object of a `super()`, and anything else itself."""
+    """Returns the object of a `super()`; returns other values unchanged."""
     return cast(Any, thing).__self__ if type(thing) is super else thing
 
 
 def _is_data(thing: object, classes: tuple[type, ...], method: str) -> bool:
-    """Returns whether a thing is of one of PyTorch's classes, without a rewritten method.
+    """Returns whether `thing` is an instance of `classes` without a rewritten method.
 
-    A method of another module that is not rewritten needs a driver, as PyTorch's own.
+    Methods of other modules need a driver, like PyTorch's own.
     """
     if not isinstance(_subject(thing), classes):
         return False
@@ -136,7 +136,7 @@ def move(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Returns a tensor, a storage or a module on the CPU. Otherwise: calls cuda()."""
+    """Returns a tensor, a storage or a module on the CPU; calls cuda() of other objects."""
     if _is_data(thing, _MOVED, "cuda"):
         return thing.cpu()
     return thing.cuda(*args, **named)
@@ -148,9 +148,9 @@ def to(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Returns thing.to(target, ...), on the CPU for the name of a CUDA device.
+    """Returns thing.to(target, ...), on the CPU if `target` is a CUDA device.
 
-    A number is a device of tensors and modules alone.
+    A number is a device only for tensors and modules.
     """
     if not isinstance(target, int) or isinstance(thing, _MOVED):
         target = place(target)
@@ -162,7 +162,7 @@ def pin_memory(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Returns a tensor as it is: without a driver no memory is pinned."""
+    """Returns a tensor unchanged: memory cannot be pinned without a driver."""
     if _is_data(thing, _DATA, "pin_memory"):
         return _subject(thing)
     return thing.pin_memory(*args, **named)
@@ -173,7 +173,7 @@ def record_stream(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Does nothing to a tensor: memory of the CPU has no streams."""
+    """Does nothing for a tensor: memory of the CPU has no streams."""
     if _is_data(thing, _DATA, "record_stream"):
         return None
     return thing.record_stream(*args, **named)
@@ -181,7 +181,7 @@ def record_stream(
 
 @dynamo.assume_constant_result
 def _is_needless(name: str, function: Any) -> bool:  # noqa: ANN401  # whatever is called
-    """Returns whether an argument needs a GPU and is one of a function of PyTorch's."""
+    """Returns whether an argument needs a GPU and belongs to a function of PyTorch."""
     if isinstance(function, type):
         function = cast(Any, function).__init__
     module = str(getattr(function, "__module__", None)).partition(".")[0]
@@ -197,31 +197,31 @@ def call(
     *args: Any,
     **named: Any,
 ) -> object:
-    """Returns function(...); PyTorch's without pinned memory, and not placed on a GPU."""
+    """Returns function(...), without arguments of PyTorch's functions that need a GPU."""
     called = args[0] if function is functools.partial and args else function
     kept = {name: named[name] for name in named if not _is_needless(name, called)}
     return function(*args, **kept)
 
 
 def is_on_gpu(thing: Any) -> object:  # noqa: ANN401  # likewise
-    """Returns True for tensors and storages on the CPU. Otherwise: the attribute."""
+    """Returns True for tensors and storages on the CPU; the attribute of other objects."""
     if isinstance(thing, PackedSequence):
         thing = thing.data
     return thing.is_cuda or (isinstance(thing, _STORED) and thing.device.type == "cpu")
 
 
 def is_part_on_gpu(part: Any, owner: object) -> object:  # noqa: ANN401  # likewise
-    """Returns what a class's is_cuda has for a part of it: a tensor's is False on the CPU.
+    """Returns is_cuda for `part` in a class's own is_cuda: False for CPU parts of a tensor.
 
-    PyTorch itself reads it there, and would call CUDA's driver.
+    PyTorch reads a tensor's is_cuda, and would call CUDA's driver if it were True.
     """
     return part.is_cuda if isinstance(owner, torch.Tensor) else is_on_gpu(part)
 
 
 def compile(function: Callable) -> Callable:
-    """Returns torch.compile(function); TransformerEngine's own functions as they are.
+    """Returns torch.compile(function); returns TransformerEngine's functions unchanged.
 
-    A compiler need not be there for those, unless NVTE_TORCH_COMPILE asks for it.
+    The latter need no compiler, unless NVTE_TORCH_COMPILE is set.
     """
     is_users = function.__module__.partition(".")[0] != _host.PACKAGE
     return torch.compile(function) if is_users or _host.has_compiler() else function
@@ -236,28 +236,28 @@ def fork_rng(
     return torch.random.fork_rng(devices, enabled, *args, **named)
 
 
-# CUDA's dtype of autocast where autocast is off. The CPU's has another default, bfloat16.
+# CUDA's autocast dtype while autocast is off. The CPU has another default, bfloat16.
 _autocast_dtype = torch.float16
 
 
 def autocast(
     device_type: str, dtype: torch.dtype | None = None, *args: Any, **named: Any
 ) -> torch.amp.autocast:
-    """Returns torch.autocast(...); of CUDA's dtype on the CPU, unless another one is given."""
+    """Returns torch.autocast(...); on the CPU, CUDA's dtype is the default."""
     if place(device_type) == "cpu":
         device_type, dtype = "cpu", dtype or get_autocast_dtype(device_type)
     return torch.amp.autocast(device_type, dtype, *args, **named)
 
 
 def get_autocast_dtype(device_type: str) -> torch.dtype:
-    """Returns the dtype of autocast; CUDA's for the CPU."""
+    """Returns the autocast dtype; CUDA's for the CPU while autocast is off."""
     if place(device_type) != "cpu":
         return torch.get_autocast_dtype(device_type)
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else _autocast_dtype
 
 
 def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
-    """Sets the dtype of autocast; CUDA's for the CPU."""
+    """Sets the autocast dtype; for CUDA or the CPU, sets both."""
     global _autocast_dtype
     if place(device_type) == "cpu":
         device_type, _autocast_dtype = "cpu", dtype
@@ -265,22 +265,22 @@ def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
 
 
 def bmm(*args: Any, **named: Any) -> torch.Tensor:
-    """Returns torch.bmm(...); of slow dtypes, the product in float32 rounded once."""
+    """Returns torch.bmm(...); for slow dtypes, the product in float32 rounded once."""
     return _multiplied(torch.bmm, args, named)
 
 
 def baddbmm(*args: Any, **named: Any) -> torch.Tensor:
-    """Returns torch.baddbmm(...), likewise."""
+    """Returns torch.baddbmm(...); for slow dtypes, the product in float32 rounded once."""
     return _multiplied(torch.baddbmm, args, named)
 
 
 def _multiplied(
     function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]
 ) -> torch.Tensor:
-    """Calls PyTorch's function; with float32 where all tensors have one of SLOW_DTYPES.
+    """Calls PyTorch's function; in float32 if all tensors have one dtype of SLOW_DTYPES.
 
-    Tensors that are named, `out` among them, autocast and compiled code are left to PyTorch:
-    compilers drop a rounding between two operators that they fuse.
+    Calls with keyword tensors such as `out`, under autocast or in compiled code are unchanged:
+    compilers omit the rounding between fused operators.
     """
     dtypes = {each.dtype for each in args if isinstance(each, torch.Tensor)}
     is_named = any(isinstance(each, torch.Tensor) for each in named.values())
@@ -298,10 +298,10 @@ def _multiplied(
 def coalescing_manager(
     group: c10d.ProcessGroup | None = None, device: object = None, async_ops: bool = False
 ) -> Iterator[c10d._CoalescingManager]:
-    """Stands in for torch.distributed's manager: starts the collectives within it one by one.
+    """Replaces torch.distributed's manager: starts the collectives within it one by one.
 
-    gloo has no batch for a device, and corrupts a batch of several dtypes. As with PyTorch's
-    manager, the collectives start at the end, and wait() waits for all of them.
+    gloo does not support batches for a device, and corrupts a batch of several dtypes. As with
+    PyTorch's manager, the collectives start at the end, and wait() waits for all of them.
     Errors: ValueError within another manager of the group.
     """
     group = group or c10d._get_default_group()
@@ -323,6 +323,6 @@ def coalescing_manager(
 def spec_from_file_location(
     name: str, location: str | os.PathLike | None = None, **named: Any
 ) -> ModuleSpec | None:
-    """Returns importlib's answer, with the rewriting loader for files of rewritten packages."""
+    """Returns importlib's spec, with the rewriting loader for files of rewritten packages."""
     spec = importlib.util.spec_from_file_location(name, location, **named)
     return _import_hook.rewritten_if_chosen(spec)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mode of products as a parameter of TransformerEngine's product, set when a call is traced.
+"""The product mode as a parameter of TransformerEngine's product, set when a call is traced.
 
-XLA partitions a program on threads of its own. A mode that the tracing thread chose by a context
-does not hold there, so that each call carries it.
+XLA partitions a program on threads of its own. There, the tracing thread's context has no effect,
+so each call has the mode as a parameter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PARAMETER = "narrowfloat_product_mode"
 def add_mode(primitive: type[Any]) -> None:
     """Adds the parameter to both JAX primitives of one of TransformerEngine's classes.
 
-    Their rules, which do not know it, run in that mode and without it. Requires: the inner one has
-    its lowering for CPUs, which gets the parameter.
+    Their other rules run in that mode and do not get the parameter. Requires: the inner primitive
+    has its lowering for CPUs, which gets the parameter.
     """
     outer, inner = primitive.outer_primitive, primitive.inner_primitive
     for one in (outer, inner):
@@ -49,7 +49,7 @@ def _in_its_mode(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def partition_in_mode(function: custom_partitioning, mode: str) -> custom_partitioning:
-    """Returns a copy whose rule, and the function for each device, run in a mode on any thread."""
+    """Returns a copy; its rule, and the function per device, use `mode` on any thread."""
     copied = custom_partitioning(function.fun, function.static_argnums)
     vars(copied).update(vars(function))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the enumerations of TransformerEngine's native module for JAX, with its numbers."""
+"""The enumerations of TransformerEngine's native module for JAX, with its numbers."""
 
 from enum import IntEnum
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TransformerEngine's norms and activations for JAX, each with the quantization of its result.
 
-Arithmetic is in float32. A result is rounded where TransformerEngine's kernel rounds it: without
-quantization, and an activation before MXFP8. A norm before MXFP8, and both before a given scale,
-are quantized from float32. Sums have XLA's order, so that the last bits are not a GPU's.
+Arithmetic is in float32. Results are rounded where TransformerEngine's kernels round: without
+quantization, and activations before MXFP8. Norms before MXFP8, and both with a given scale, are
+quantized from float32. Sums have XLA's order, so the last bits differ from a GPU's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ActivationParams(Protocol):
     clamped_swiglu: Clamped
 
 
-Results = tuple[Any, ...]  # arrays; None for what is not there
+Results = tuple[Any, ...]  # arrays, or None if absent
 
 
 def norm(
@@ -58,11 +58,11 @@ def norm(
     epsilon: float,
     **static: Any,
 ) -> Results:
-    """Stands for te_norm_forward_ffi.
+    """Implements te_norm_forward_ffi.
 
     Returns codes and scales by rows and by columns, the amax, means (None for RMSNorm) and
-    reciprocal deviations. Scales of blocks lie at the start of their buffers, without gaps:
-    TransformerEngine reads them so, because cuDNN writes them so.
+    reciprocal deviations. Scales of blocks are at the start of their buffers, without gaps, the
+    layout of cuDNN that TransformerEngine reads.
     """
     is_centered = norm_type == NVTE_Norm_Type.LayerNorm
     rows = x.astype(jnp.float32)
@@ -74,7 +74,7 @@ def norm(
         value += beta.astype(jnp.float32)
     mode = Mode(int(static["scaling_mode"]))
     if mode == Mode.NO_SCALING:
-        value = value.astype(static["out_dtype"])  # the amax is that of the rounded values
+        value = value.astype(static["out_dtype"])  # amax: of the rounded values
     made = _quantized(value, scale, amax, -1, static)
     if mode == Mode.MXFP8_1D_SCALING:
         made = (*made[:2], *_without_gaps(made[2:4], x.shape, static), made[4])
@@ -92,10 +92,10 @@ def norm_gradient(
     norm_type: NVTE_Norm_Type,
     zero_centered_gamma: bool,
 ) -> Results:
-    """Stands for te_norm_backward_ffi.
+    """Implements te_norm_backward_ffi.
 
-    Returns the gradients of the input, of gamma and of beta (None for RMSNorm). deviation: the
-    reciprocal one. The sums of a device's rows are rounded before devices add theirs.
+    Returns the gradients of the input, of gamma and of beta (None for RMSNorm). deviation:
+    reciprocal. Sums over a device's rows are rounded before they are added over devices.
     """
     is_centered = norm_type == NVTE_Norm_Type.LayerNorm
     rows, grad = x.astype(jnp.float32), dz.astype(jnp.float32)
@@ -113,7 +113,7 @@ def norm_gradient(
 def activation(
     x: Array, scale: Array, amax: Array, *, act_params: ActivationParams, **static: Any
 ) -> Results:
-    """Stands for te_act_lu_ffi: codes and scales by rows and by columns, and the amax.
+    """Implements te_act_lu_ffi: returns codes and scales by rows and by columns, and the amax.
 
     Shapes: x is (..., 1 or 2, columns), with the gated half before the linear one.
     """
@@ -131,9 +131,9 @@ def activation_gradient(
     act_params: ActivationParams,
     **static: Any,
 ) -> Results:
-    """Stands for te_dact_dbias_quantize_ffi: as activation(), then the bias's gradient.
+    """Implements te_dact_dbias_quantize_ffi: results as activation(), and the bias's gradient.
 
-    The latter is the sum of the float32 values.
+    The bias's gradient is the sum of the float32 values.
     """
 
     def activated(argument: Array) -> Array:
@@ -145,7 +145,7 @@ def activation_gradient(
 
 
 def _before_blocks(value: Array, dtype: DTypeLike, static: dict[str, Any]) -> Array:
-    """Returns what MXFP8 blocks are made of: values rounded to the input's type."""
+    """Returns the values to quantize; for MXFP8, rounded to the input's type."""
     is_mxfp8 = int(static["scaling_mode"]) == Mode.MXFP8_1D_SCALING
     return value.astype(dtype) if is_mxfp8 else value
 
@@ -153,7 +153,7 @@ def _before_blocks(value: Array, dtype: DTypeLike, static: dict[str, Any]) -> Ar
 def _quantized(
     value: Array, scale: Array, amax: Array, flatten_axis: int, static: dict[str, Any]
 ) -> Results:
-    """Returns codes and scales by rows and by columns, and the amax; None for what is not there."""
+    """Returns codes and scales by rows and by columns, and the amax; None for absent results."""
     if int(static["scaling_mode"]) == Mode.NO_SCALING:
         if static["output_amax_when_no_scaling"]:
             (amax,) = AmaxCalculationPrimitive.inner_primitive.bind(value)
@@ -178,13 +178,13 @@ def _quantized(
 
 
 def _own(static: dict[str, Any]) -> dict[str, int]:
-    """Returns the mode and the layout as parameters of our primitive."""
+    """Returns the mode and the layout as parameters of narrowfloat's primitive."""
     layout = static["quantize_layout"].value.value
     return {"scaling_mode": int(static["scaling_mode"]), "q_layout": int(layout)}
 
 
 def _without_gaps(scales: Results, shape: tuple[int, ...], static: dict[str, Any]) -> Results:
-    """Returns padded scales in buffers of the same shapes, with the padding behind all of them."""
+    """Returns scales in buffers of the same shapes, with all padding moved to the end."""
     own = _own(static)
     mode, layout = mode_of(own), layout_of(own)
     packed = []
@@ -225,7 +225,7 @@ def _activated(x: Array, kind: int, clamped: Clamped) -> Array:
     """Returns the activation of float32 values of shape (..., 1 or 2, columns)."""
     first, *linear = (x[..., half, :] for half in range(x.shape[-2]))
     if Activation(kind) == Activation.CLAMPED_SWIGLU:
-        # Selects, not minimums: where a value equals the limit, its gradient passes.
+        # Selects, not minimums: they pass the gradient of a value that equals the limit.
         limit = clamped.limit
         value = _swish(jnp.where(first <= limit, first, limit), clamped.alpha)
         bounded = jnp.where(jnp.abs(linear[0]) > limit, limit * jnp.sign(linear[0]), linear[0])

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from jax.interpreters import mlir
     from jax.sharding import Mesh
 
-# Primitives whose function has modes, and takes one as a parameter.
+# Primitives whose function takes a product mode as a parameter.
 _MODAL = frozenset({"te_gemm_v2_ffi"})
 
 
 def run_base(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs transformer_engine.jax.cpp_extensions.base and gives its partitioning the mesh.
+    """Runs transformer_engine.jax.cpp_extensions.base and sets the mesh in its partitioning.
 
     TransformerEngine's rules read the mesh of the context, but XLA calls them on a thread of its
-    own when it compiles for CPUs. The mesh is among what the rule is called with.
+    own when it compiles for CPUs. The mesh is one of the rule's arguments.
     """
     run()
     from jax.experimental.custom_partitioning import custom_partitioning
@@ -45,13 +45,13 @@ def run_base(module: ModuleType, run: Callable[[], None]) -> None:
 
 
 def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
-    """Returns a rule that is called, and whose function for each device is, with the mesh."""
+    """Returns a rule that sets the mesh, for itself and for its function per device."""
 
     def call(mesh: Mesh, function: Callable, *arguments: Any) -> tuple:
         with contextlib.ExitStack() as context:
             with warnings.catch_warnings():
-                # A program that sets its mesh otherwise must not be told that ours is the old way:
-                # TransformerEngine's rules read either, of which older JAX has this one alone.
+                # Hides JAX's warning that this way to set a mesh is deprecated: TransformerEngine's
+                # rules also read the new way, but older JAX has only this one.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 context.enter_context(mesh)
             return function(*arguments)
@@ -65,10 +65,10 @@ def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
 
 
 def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs transformer_engine.jax.cpp_extensions, then switches off what the CPU has nothing for.
+    """Runs transformer_engine.jax.cpp_extensions, then disables primitives without CPU code.
 
-    TransformerEngine takes its own JAX code for those, whatever NVTE_JAX_CUSTOM_CALLS asks for. A
-    name without the prefix is of a primitive that is written in JAX.
+    For those, TransformerEngine uses its own JAX code, whatever NVTE_JAX_CUSTOM_CALLS says.
+    Primitives without the prefix in their name are written in JAX.
     """
     run()
     from narrowfloat.te.jax import call_mode, native
@@ -84,7 +84,7 @@ def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
 
 
 def _rules() -> dict[str, Callable[..., Any]]:
-    """Returns the functions that stand for primitives of TransformerEngine, by their names."""
+    """Returns the functions that implement primitives of TransformerEngine, by name."""
     from narrowfloat.te.jax import fused, products, softmax
 
     return {
@@ -106,9 +106,9 @@ def _rules() -> dict[str, Callable[..., Any]]:
 
 
 def _lower(primitive: type[Any], function: Callable[..., Any]) -> None:
-    """Makes a primitive mean a function of JAX.
+    """Lowers a primitive to a function of JAX.
 
-    Results that the function returns as None, and workspaces behind its results, are zeros.
+    Results that are None, and workspaces after the function's results, become zeros.
     """
     import jax.numpy as jnp
     from jax.interpreters import mlir

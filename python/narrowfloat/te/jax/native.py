@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for transformer_engine_jax, TransformerEngine's native module for JAX.
+"""Replaces transformer_engine_jax, TransformerEngine's native module for JAX.
 
-The handlers are narrowfloat.jax's. host.py gives other primitives a function of JAX, or switches
-them off, so that TransformerEngine takes its own JAX code. Entries of the latter alone are refused.
+The handlers come from narrowfloat.jax. host.py lowers other primitives to functions of JAX, or
+disables them, so that TransformerEngine uses its JAX code. Entries for disabled ones raise.
 """
 
 from collections.abc import Callable
@@ -47,9 +47,9 @@ __all__ = [
 
 
 def registrations() -> dict[str, object]:
-    """Returns the handlers by the names of their targets, those of TransformerEngine alone.
+    """Returns TransformerEngine's handlers by the names of their targets.
 
-    TransformerEngine registers them for CUDA, where a build with CUDA has handlers of its own.
+    TransformerEngine registers them for CUDA; a build with CUDA has its own handlers for it.
     """
     handlers = _handlers.cuda_registrations() or _handlers.registrations()
     return {name: handler for name, handler in handlers.items() if name.startswith("te_")}
@@ -66,34 +66,34 @@ def is_non_nt_fp8_gemm_supported() -> bool:
     return SETTINGS.generation >= (10, 0)
 
 
-# Versions that are later than all that TransformerEngine's recipes ask for.
+# The versions are later than every version that TransformerEngine's recipes require.
 def get_cuda_version() -> int:
-    """Returns 13.0 as CUDA writes it."""
+    """Returns 13.0 in CUDA's notation."""
     return 13000
 
 
 def get_cublasLt_version() -> int:
-    """Returns 13.1 as cuBLAS writes it."""
+    """Returns 13.1 in cuBLAS's notation."""
     return 130100
 
 
 def get_cudnn_version() -> int:
-    """Returns 9.13 as cuDNN writes it."""
+    """Returns 9.13 in cuDNN's notation."""
     return 91300
 
 
 def get_cudnn_frontend_version() -> int:
-    """Returns 1.12 as cuDNN's front end writes it."""
+    """Returns 1.12 in the notation of cuDNN's front end."""
     return 11200
 
 
 def get_num_compute_streams() -> int:
-    """Returns 1: work on the CPU is in one order."""
+    """Returns 1: work on the CPU runs in one order."""
     return 1
 
 
 def get_cgemm_num_max_streams() -> int:
-    """Returns 1, likewise."""
+    """Returns 1: work on the CPU runs in one order."""
     return 1
 
 
@@ -107,7 +107,7 @@ def is_collective_gemm_with_cublasmp() -> bool:
     return False
 
 
-# Every layout that TransformerEngine for JAX has.
+# Every layout of TransformerEngine for JAX.
 _FORMATS = {
     NVTE_QKV_Layout.NVTE_BS3HD: NVTE_QKV_Format.NVTE_BSHD,
     NVTE_QKV_Layout.NVTE_BSHD_BS2HD: NVTE_QKV_Format.NVTE_BSHD,
@@ -119,12 +119,12 @@ _FORMATS = {
 
 
 def nvte_get_qkv_format(layout: NVTE_QKV_Layout) -> NVTE_QKV_Format:
-    """Returns the order of dimensions of a layout."""
+    """Returns the order of a layout's dimensions."""
     return _FORMATS[layout]
 
 
 def _smallest_workspace(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
-    """Returns the smallest buffer: nothing here needs one."""
+    """Returns the smallest buffer: no function here needs a workspace."""
     return (((1,), DType.kByte),)
 
 
@@ -135,7 +135,7 @@ get_topk_workspace_sizes = _smallest_workspace
 
 
 def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
-    """Returns the smallest buffer of the type that the handler has."""
+    """Returns the smallest buffer, in the handler's type."""
     return (((1,), DType.kFloat32),)
 
 
@@ -153,12 +153,12 @@ def get_fused_attn_backend(
 
 
 def get_grouped_gemm_setup_workspace_size(groups: int) -> NoReturn:
-    """Raises the RuntimeError that tells TransformerEngine not to use cuBLAS's grouped product."""
+    """Raises RuntimeError, so that TransformerEngine does not use cuBLAS's grouped product."""
     raise RuntimeError("narrowfloat.te: the CPU has no cuBLAS, whose grouped product this sizes")
 
 
 def _refused(name: str) -> Callable[..., NoReturn]:
-    """Returns a function that raises NotImplementedError with its own name."""
+    """Returns a function that raises NotImplementedError with the name in the message."""
 
     def refuse(*arguments: object, **named: object) -> NoReturn:
         raise NotImplementedError(f"narrowfloat.te: {name} belongs to a kernel that needs a GPU")

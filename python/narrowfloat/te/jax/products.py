@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's products for JAX: of codes by narrowfloat's handlers, of values by XLA.
+"""TransformerEngine's products for JAX: codes by narrowfloat's handlers, values by XLA.
 
-The largest entries of rows are here too. Each function stands for a call of a GPU's library and
-gets its operands, on each device those that are there: TransformerEngine's partitioning stays.
+The top-k of rows is here too. Each function implements a call of a GPU library on one device, with
+that device's part of the operands; TransformerEngine's partitioning is unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNDER_AMAX = (Mode.NVFP4_1D_SCALING, Mode.NVFP4_2D_SCALING)
 
 
 class CollectiveOp(Protocol):
-    """TransformerEngine's enum of the communication beside a product."""
+    """TransformerEngine's enum of a product's communication."""
 
     name: str
     is_none: bool
@@ -51,10 +51,10 @@ def gemm(
     narrowfloat_product_mode: str,
     **others: object,
 ) -> jax.Array:
-    """Stands for te_gemm_v2_ffi.
+    """Implements te_gemm_v2_ffi.
 
-    bias: in the shape of rhs's kept dimensions, or without items. alpha: what the amaxes of NVFP4
-    multiply the product by; other modes have no factor but their scales.
+    bias: in the shape of rhs's kept dimensions, or empty. alpha: the factor from the amaxes of
+    NVFP4; other modes have no factor except their scales.
     narrowfloat_product_mode: the parameter of call_mode.py.
     Errors: NotImplementedError for a product that communicates.
     """
@@ -96,20 +96,20 @@ def _plus(product: jax.Array, bias: jax.Array | None) -> jax.Array:
 
 
 def _factor(data: jax.Array, scale_inv: jax.Array, dims: Dims, mode: Mode) -> Factor:
-    """Returns an operand as a matrix, whose rows or columns are the dimensions `dims`."""
+    """Returns an operand as a matrix; `dims` become its rows or its columns."""
     by_columns = data.ndim - 1 not in dims
     axis = max(dims) + 1 if by_columns else min(dims)
     matrix = data.reshape(math.prod(data.shape[:axis]), -1)
-    # The amax above scales that stand for themselves: what the operands' own come to is in alpha.
+    # With this amax the factor of NVFP4 is 1; alpha contains the operands' amaxes.
     amax = math.prod(float(jnp.finfo(of).max) for of in (data.dtype, scale_inv.dtype))
     above = jnp.full((1,), amax if mode in _UNDER_AMAX else 0, jnp.float32)
     return Factor(matrix, scale_inv.reshape(-1), above, _side(data.dtype, by_columns, mode))
 
 
 def _side(dtype: DTypeLike, by_columns: bool, mode: Mode) -> Side:
-    """Returns how a matrix of codes lies: blocks along its columns' dimension, or its rows'.
+    """Returns the layout of a matrix of codes: blocks along its columns or along its rows.
 
-    Scales of tiles are repeated for each line before a product, and those of MXFP8 swizzled.
+    Before a product, tiles' scales are repeated for each line, and MXFP8's scales swizzled.
     """
     mode = Mode.NVFP4_1D_SCALING if mode in _UNDER_AMAX else mode
     scheme = _core.scheme_of_mode(int(mode), jnp.dtype(dtype).name)
@@ -136,15 +136,15 @@ def grouped_gemm(
     rhs_right_size: int,
     **others: object,
 ) -> jax.Array:
-    """Stands for te_grouped_gemm_ffi.
+    """Implements te_grouped_gemm_ffi.
 
     sizes_and_others: first the groups' sizes along the first and the last dimension of lhs, then
-    those of rhs; without items where groups have no such. bias: (groups, columns), if has_bias.
+    the same of rhs; empty where groups do not divide it. bias: (groups, columns), if has_bias.
     """
     of_lhs, of_rhs = sizes_and_others[0:2], sizes_and_others[2:4]
     sizes = next(given for given in (*of_lhs, *of_rhs) if given.size)
     lhs_matrix, rhs_matrix = (-1, lhs_right_size), (rhs_left_size // sizes.size, rhs_right_size)
-    if any(given.size for given in of_rhs):  # the sums run over the groups' rows
+    if any(given.size for given in of_rhs):  # sums over the groups' rows
         lhs_matrix = (-1, lhs_right_size) if lhs_is_trans else (lhs_left_size, -1)
         rhs_matrix = (rhs_left_size, -1) if rhs_is_trans else (-1, rhs_right_size)
     addend = bias if has_bias else None
@@ -184,14 +184,14 @@ def _part(by_columns: bool, matrix: tuple[int, int]) -> Part:
 
 
 def _at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns the scale of each group; `packed` has only those of groups with rows."""
+    """Returns the scale of each group; `packed` has only the scales of groups with rows."""
     return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]
 
 
 def topk(keys: jax.Array, lengths: jax.Array, *, k_value: int) -> tuple[jax.Array, jax.Array]:
-    """Stands for te_topk_ffi.
+    """Implements te_topk_ffi.
 
-    Returns the values and the columns of each row's largest entries before its length.
+    Returns the values and columns of the k_value largest of each row's first `lengths` entries.
     """
     columns = jnp.arange(keys.shape[1])
     values, places = jax.lax.top_k(jnp.where(columns < lengths[:, None], keys, -jnp.inf), k_value)

@@ -7,12 +7,12 @@ from jax.typing import DTypeLike
 
 
 def reduce_precision(operand: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
-    """Returns jax.lax.reduce_precision(...); an operand that has E4M3 already, as it is.
+    """Returns jax.lax.reduce_precision(...); an operand that is E4M3 already stays unchanged.
 
-    The compiler for CPUs makes NaN of its largest values and 0 of its smallest.
+    The compiler for CPUs turns its largest values into NaN and its smallest into 0.
     """
     if operand.dtype == jnp.float8_e4m3fn and (exponent_bits, mantissa_bits) == (4, 3):
-        return jax.lax.optimization_barrier(operand)  # keeps the cast before it, as is meant
+        return jax.lax.optimization_barrier(operand)  # keeps the preceding cast
     return jax.lax.reduce_precision(operand, exponent_bits, mantissa_bits)
 
 
@@ -23,9 +23,9 @@ def scaled_matmul(
     rhs_scales: jax.Array,
     preferred_element_type: DTypeLike = jnp.float32,
 ) -> jax.Array:
-    """Returns jax.nn.scaled_matmul(...), which has no lowering for CPUs, as a product in fp32.
+    """Replaces jax.nn.scaled_matmul(...), which has no lowering for CPUs, by a product in fp32.
 
-    Requires: shapes (B, M, K) and (B, N, K), scales of K's blocks.
+    Requires: shapes (B, M, K) and (B, N, K), scales per block of K.
     """
     product = jnp.einsum(
         "bmk,bnk->bmn",
@@ -37,6 +37,6 @@ def scaled_matmul(
 
 
 def _decoded(codes: jax.Array, scales: jax.Array) -> jax.Array:
-    """Returns the values of codes, whose last dimension has one scale per block."""
+    """Returns the values of codes, which have one scale per block of the last dimension."""
     blocks = codes.reshape(*scales.shape, -1).astype(jnp.float32)
     return (blocks * scales[..., None].astype(jnp.float32)).reshape(codes.shape)

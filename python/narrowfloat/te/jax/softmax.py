@@ -19,14 +19,14 @@ def _scaled(logits: Array, factor: float) -> Array:
 
 
 def scaled(logits: Array, *, scale_factor: float) -> Array:
-    """Stands for te_scaled_softmax_forward_ffi."""
+    """Implements te_scaled_softmax_forward_ffi."""
     return jax.nn.softmax(_scaled(logits, scale_factor)).astype(logits.dtype)
 
 
 def masked(logits: Array, mask: Array, *, scale_factor: float) -> Array:
-    """Stands for te_scaled_masked_softmax_forward_ffi: keys whose mask is 1 get 0.
+    """Implements te_scaled_masked_softmax_forward_ffi: keys with mask 1 get 0.
 
-    So do all keys of a query that sees none.
+    A row with only such keys is 0.
     """
     scores = jnp.where(mask == 1, MASKED_SCORE, _scaled(logits, scale_factor))
     is_empty = jnp.max(scores, -1, keepdims=True) == MASKED_SCORE
@@ -34,7 +34,7 @@ def masked(logits: Array, mask: Array, *, scale_factor: float) -> Array:
 
 
 def causal(logits: Array, *, scale_factor: float) -> Array:
-    """Stands for te_scaled_upper_triang_masked_softmax_forward_ffi: keys after the query get 0."""
+    """Implements te_scaled_upper_triang_masked_softmax_forward_ffi: keys after the query get 0."""
     queries, keys = logits.shape[-2:]
     seen = jnp.tri(queries, keys, dtype=bool)
     scores = jnp.where(seen, _scaled(logits, scale_factor), -jnp.inf)
@@ -42,7 +42,7 @@ def causal(logits: Array, *, scale_factor: float) -> Array:
 
 
 def gradient(dz: Array, softmax_out: Array, *, scale_factor: float) -> Array:
-    """Stands for the three backward entries: the gradient of the logits from the results."""
+    """Implements the three backward entries: the gradient of the logits from the results."""
     y = softmax_out.astype(jnp.float32)
     weighted = dz.astype(jnp.float32) * y
     dx = weighted - y * jnp.sum(weighted, -1, keepdims=True)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for TransformerEngine's wrappers of Triton kernels, by PyTorch's operators.
+"""Replaces TransformerEngine's wrappers of Triton kernels by PyTorch's operators.
 
-Modules that have a file here are supplied from it. The names of all others are given by this one,
-so that an import works and a call is refused by its name.
+Modules with a file here are replaced by that file, all others by this one: importing their names
+works, and calling one raises an error with the name.
 """
 
 from typing import Any, NoReturn
 
 
 class _Missing:
-    """Refuses to be called, and to give the methods of a class, such as apply()."""
+    """Raises when it is called, or when an attribute such as apply() is called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -26,7 +26,7 @@ class _Missing:
 
 
 def __getattr__(name: str) -> object:
-    """Returns a stand-in that refuses to be called."""
+    """Returns an object that raises when it is called."""
     if name.startswith("__"):
         raise AttributeError(name)
     return _Missing(name)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from narrowfloat.pytorch._types import Group
 
-# The columns of a row's statistics.
+# The columns of the statistics.
 _MAX, _SUM, _TARGET, _TOTAL = range(4)
 
 
@@ -70,9 +70,9 @@ def cross_entropy_forward(
     ignore_idx: int,
     overwrite_input: bool | None = None,
 ) -> tuple:
-    """Returns the loss and what cross_entropy_backward() reads.
+    """Returns the loss and the arguments of cross_entropy_backward().
 
-    Without `overwrite_input`, as TransformerEngine before 2.19 calls it: the loss and the gradient.
+    Without `overwrite_input`, for TransformerEngine before 2.19: the loss and the gradient.
     """
     rank = 0 if dist_process_group is None else dist.get_rank(dist_process_group)
     world_size = 1 if dist_process_group is None else dist.get_world_size(dist_process_group)
@@ -96,10 +96,10 @@ def cross_entropy_forward(
 
 @torch.no_grad()
 def cross_entropy_backward(saved_input: torch.Tensor, *args: Any) -> torch.Tensor:
-    """Overwrites the saved logits by their gradient and returns them.
+    """Overwrites the saved logits with their gradient and returns them.
 
-    args: statistics, target, number of rows that count, gradient, label_smoothing, reduce_loss,
-    rank, world_size, ignore_idx; before 2.19 the saved gradient's factor alone.
+    args: statistics, target, number of rows not ignored, gradient, label_smoothing, reduce_loss,
+    rank, world_size, ignore_idx; before 2.19 only the factor of the saved gradient.
     """
     if len(args) <= 2:
         factor = args[0] if args[0].ndim == 0 else args[0].reshape(*saved_input.shape[:-1], 1)

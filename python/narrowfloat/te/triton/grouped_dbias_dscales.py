@@ -15,7 +15,7 @@ def _groups(rows: torch.Tensor, offsets: torch.Tensor) -> Iterator[torch.Tensor]
 
 
 def _accumulator(given: torch.Tensor | None, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns the tensor to add to: the given one, or zeros."""
+    """Returns the tensor for the sums: the given one, or zeros."""
     if given is None:
         return torch.zeros(shape, dtype=torch.float32)
     if given.dtype != torch.float32:

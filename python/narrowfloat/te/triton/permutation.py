@@ -3,7 +3,7 @@
 
 A map of rows is int32 (tokens, 2 * experts + 1). The last column is the number n of a token's
 experts. The first n columns are its rows in the permuted matrix, in descending order; n columns
-from `experts` on are the experts of these rows. The rest is not initialised.
+from `experts` on are the experts of these rows. Other columns are unspecified.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class _Routes(NamedTuple):
     def of(
         cls, row_id_map: torch.Tensor, experts: int, rows: int, pad_offsets: torch.Tensor | None
     ) -> "_Routes":
-        """Returns the routes of a map; without those whose row is not below `rows`."""
+        """Returns the routes of a map, without routes to rows >= `rows`."""
         places = torch.arange(experts)
         token, place = torch.nonzero(places < row_id_map[:, -1:], as_tuple=True)
         expert = row_id_map[token, experts + place].long()
@@ -127,7 +127,7 @@ def unpermute_with_mask_map_bwd_with_merging_probs(
 def make_chunk_sort_map(
     split_sizes: torch.Tensor, sorted_indices: torch.Tensor, num_tokens: int, num_splits: int
 ) -> torch.Tensor:
-    """Returns each row's new place when chunks are put in the order of `sorted_indices`."""
+    """Returns each row's new position when chunks are put in the order of `sorted_indices`."""
     sizes, order = split_sizes.long(), sorted_indices.long()
     begins = sizes.cumsum(0) - sizes
     new_begins = torch.empty_like(begins)
@@ -145,7 +145,7 @@ def sort_chunks_by_map(
     hidden_size: int,
     is_forward: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns rows and probabilities at their new places; back at the old ones if not forward."""
+    """Returns rows and probabilities at their new positions; if not forward, at the old ones."""
     places = row_id_map.long()
 
     def moved(rows: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that `narrowfloat quantize` wrote, loaded and saved by Hugging Face's transformers.
+"""Loads and saves models of `narrowfloat quantize` by Hugging Face's transformers.
 
-Importing this module registers the quantization method. from_pretrained() then makes each
-quantized weight a tensor of narrowfloat.pytorch with the codes of the file, and save_pretrained()
-writes them back. Experts that the file has one by one and transformers keeps in one parameter
-become an ExpertStack; `experts_implementation="eager"` dequantizes only those that tokens reach.
+Importing this module registers the quantization method. from_pretrained() then loads each quantized
+weight as a tensor of narrowfloat.pytorch with the codes of the file, and save_pretrained() writes
+the codes back. Experts that are separate in the file but one parameter in transformers become an
+ExpertStack; `experts_implementation="eager"` dequantizes only the experts that tokens use.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ __all__ = ["METHOD", "ExpertStack", "NarrowfloatConfig", "NarrowfloatQuantizer"]
 
 METHOD = "narrowfloat"
 _CORE = _core.QuantizedTensor
-_RECORD = "narrowfloat."  # begins the key of a tensor's description in a file's metadata
+_RECORD = "narrowfloat."  # prefix of the metadata keys of tensors' records
 
 
 @register_quantization_config(METHOD)
 class NarrowfloatConfig(QuantizationConfigMixin):
-    """The `quantization_config` of such a folder. spec: of the command that wrote it."""
+    """The `quantization_config` of such a model. spec: the specification it was quantized with."""
 
     def __init__(self, spec: str = "", quant_method: str = METHOD) -> None:
         self.quant_method = quant_method
@@ -60,7 +60,7 @@ class NarrowfloatConfig(QuantizationConfigMixin):
 
 @dataclass
 class _Weight:
-    """A quantized weight of the model. core: the file's tensor, over the memory of `tensor`."""
+    """A quantized weight of the model. core: the file's tensor; shares memory with `tensor`."""
 
     core: _core.QuantizedTensor
     tensor: QuantizedTensor | None = None
@@ -76,11 +76,11 @@ class _Weight:
         return self.tensor
 
     def cores(self, name: str) -> dict[str, _core.QuantizedTensor]:
-        """Returns the file's tensors by the names to save them under."""
+        """Returns the file's tensors by the names under which to save them."""
         return {name: self.core}
 
     def is_in(self, value: torch.Tensor) -> bool:
-        """Returns whether a parameter is the one that was made, or has its bytes, as copies do."""
+        """Returns whether a parameter is the created one, or has equal bytes, like a copy."""
         if self.tensor is None or type(value) is not type(self.tensor):
             return False
         return all(map(_is_same, self.tensor._role_buffers(), value._role_buffers()))
@@ -88,7 +88,7 @@ class _Weight:
 
 @dataclass
 class _Experts:
-    """Quantized experts of one parameter: by source pattern, then by expert, name and tensor."""
+    """Quantized experts of one parameter. sources: by source pattern, then by expert."""
 
     sources: list[list[tuple[str, _core.QuantizedTensor]]]
     tensor: ExpertStack | None = None
@@ -109,19 +109,19 @@ class _Experts:
         return self.tensor
 
     def cores(self, name: str) -> dict[str, _core.QuantizedTensor]:
-        """Returns the file's tensors by the names to save them under."""
+        """Returns the file's tensors by the names under which to save them."""
         return {part: core for source in self.sources for part, core in source}
 
     def is_in(self, value: torch.Tensor) -> bool:
-        """Returns whether a parameter is the one that was made."""
+        """Returns whether a parameter is the created one."""
         return self.tensor is not None and self.tensor.holds(value)
 
 
 @register_quantizer(METHOD)
 class NarrowfloatQuantizer(HfQuantizer):
-    """Reads the quantized weights itself, and leaves all others to transformers."""
+    """Loads the quantized weights; transformers loads all others."""
 
-    requires_calibration = True  # from_pretrained() quantizes nothing: the command line does
+    requires_calibration = True  # from_pretrained() itself quantizes nothing
 
     def __init__(self, quantization_config: NarrowfloatConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
@@ -136,20 +136,20 @@ class NarrowfloatQuantizer(HfQuantizer):
             )
 
     def is_serializable(self) -> bool:
-        """Returns whether save_pretrained() writes such a model."""
+        """Returns whether save_pretrained() can write such a model."""
         return True
 
     @property
     def is_trainable(self) -> bool:
-        """Returns whether the quantized weights take gradients."""
+        """Returns whether the quantized weights can be trained."""
         return False
 
     def param_needs_quantization(
         self, model: PreTrainedModel, param_name: str, **kwargs: Any
     ) -> bool:
-        """Returns whether a quantized weight takes the place of what transformers loads.
+        """Returns whether a quantized weight replaces the parameter that transformers loads.
 
-        transformers has found none for it, or a tensor of another shape.
+        For such a parameter, transformers finds no tensor, or one of another shape.
         """
         return param_name in self._weights
 
@@ -158,9 +158,9 @@ class NarrowfloatQuantizer(HfQuantizer):
     ) -> None:
         """Lists the quantized weights of the model.
 
-        Errors: ValueError if no tensor is quantized, if a weight has another shape than the
-        model's, or if no class of tensors takes its shape; NotImplementedError for a weight that
-        transformers would merge with others, or a scheme without a class.
+        Errors: ValueError if no tensor is quantized, if a weight's shape differs from the model's,
+        or if no tensor class supports it; NotImplementedError for a weight that transformers would
+        merge with others, or a scheme without a class.
         """
         quantized = _read_quantized(checkpoint_files or [])
         if not quantized:
@@ -175,13 +175,13 @@ class NarrowfloatQuantizer(HfQuantizer):
                 )
             _check_class(target, weight)
         _expect_buffers_of(model, {*quantized, *self._weights})
-        # Tying cuts the bias of a head to the rows of its weight, and the entry in the file has 0.
+        # Tying cuts a head's bias to the rows of its weight, but a placeholder has 0 rows.
         model._adjust_bias = lambda *_: None
 
     def _process_model_after_weight_loading(
         self, model: PreTrainedModel, **kwargs: Any
     ) -> PreTrainedModel:
-        """Puts the quantized weights in place, with the nominal dtype of the model."""
+        """Sets the quantized weights in the model, with the model's nominal dtype."""
         del model._adjust_bias
         for target, weight in self._weights.items():
             value = weight.make(model.dtype)
@@ -223,7 +223,7 @@ class NarrowfloatQuantizer(HfQuantizer):
     def _dequantize(
         self, model: PreTrainedModel, dtype: torch.dtype | str | None = None
     ) -> PreTrainedModel:
-        if isinstance(dtype, str):  # as config.dtype is after save_pretrained()
+        if isinstance(dtype, str):  # config.dtype after save_pretrained()
             dtype = getattr(torch, dtype)
         for target in self._weights:
             module, attribute = _place(model, target)
@@ -235,7 +235,7 @@ class NarrowfloatQuantizer(HfQuantizer):
 
 
 def _read_quantized(files: list[str]) -> dict[str, _core.QuantizedTensor]:
-    """Reads the quantized tensors of one file, or of the folder whose index lists the files."""
+    """Reads the quantized tensors of one file, or of the folder that contains the files."""
     entries = set()
     for file in files:
         with safe_open(file, "pt") as opened:
@@ -253,7 +253,7 @@ def _read_quantized(files: list[str]) -> dict[str, _core.QuantizedTensor]:
 def _as_stored(
     tensors: dict[str, _core.QuantizedTensor],
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Returns the entries and the metadata that tensors are in a file of this library."""
+    """Returns the entries and the metadata of a file of this library with these tensors."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.safetensors"
         _core.save(path, tensors)
@@ -264,9 +264,9 @@ def _as_stored(
 def _with_names_of_file(
     metadata: dict[str, str], model: PreTrainedModel, state: dict[str, torch.Tensor]
 ) -> dict[str, str]:
-    """Returns metadata whose records have the names that transformers saves the buffers under.
+    """Returns the metadata, with records named like the buffers that transformers saves.
 
-    state: all of it, as the name of an entry may depend on the others.
+    state: all entries, since the name of an entry may depend on the others.
     """
     entries = {name: value.to("meta") for name, value in state.items()}
     saved = {id(value): name for name, value in revert_weight_conversion(model, entries).items()}
@@ -287,9 +287,9 @@ def _weights_of(
     expected: dict[str, torch.Tensor],
     quantizer: NarrowfloatQuantizer,
 ) -> dict[str, _Weight | _Experts]:
-    """Returns the quantized weights by the parameter that each becomes, alone or in a stack.
+    """Returns the quantized weights, single or stacked, by the name of their parameter.
 
-    A tensor that the model has no parameter for is left out: transformers reports its buffers as
+    A tensor without a parameter in the model is omitted: transformers reports its buffers as
     unexpected. Errors: as _process_model_before_weight_loading.
     """
     conversions = get_model_conversion_mapping(model, None, quantizer)
@@ -324,7 +324,7 @@ def _experts_of(
     sources: dict[str, list[tuple[str, _core.QuantizedTensor]]],
     merge: WeightConverter,
 ) -> _Experts:
-    """Returns the experts of a parameter, merged as transformers merges plain ones."""
+    """Returns the experts of a parameter, merged in transformers' order for plain experts."""
     steps = [(type(step), getattr(step, "dim", None)) for step in merge.operations]
     stacks = [(MergeModulelist, 0)]
     if steps not in (stacks, [*stacks, (Concatenate, 1)]):
@@ -345,7 +345,7 @@ def _experts_of(
 
 
 def _check_class(target: str, weight: _Weight | _Experts) -> None:
-    """Raises what making the parameter raises, before anything is loaded, with its name."""
+    """Checks, before loading, that the parameter can be created; adds its name to errors."""
     try:
         weight.make(torch.float32)
     except (NotImplementedError, ValueError) as error:
@@ -362,7 +362,7 @@ def _place(model: PreTrainedModel, name: str) -> tuple[torch.nn.Module, str]:
 
 
 def _expect_buffers_of(model: PreTrainedModel, names: set[str]) -> None:
-    """Keeps these weights and their buffers out of the report on missing and unexpected tensors."""
+    """Excludes these weights and their buffers from the report on missing tensors."""
     stems, roles = "|".join(map(re.escape, sorted(names))), "|".join(_core.buffer_roles())
     ignored = {
         "_keys_to_ignore_on_load_unexpected": rf"^({stems})(\.({roles}))?$",

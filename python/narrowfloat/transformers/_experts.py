@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized experts that transformers keeps in one parameter."""
+"""Quantized experts that are one parameter in transformers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ORIGIN = "an ExpertStack gives"
 
 
 class ExpertStack(torch.Tensor):
-    """A parameter [experts, outputs, inputs] whose experts stay quantized one by one.
+    """A parameter [experts, outputs, inputs] with separately quantized experts.
 
-    Every expert keeps its codes, scales and amax; the parts of an expert (its gate and up
-    projection) lie one after another along the outputs. Selecting an expert dequantizes that expert
-    alone, any other operation dequantizes all of them. Takes no gradients. The stack and the
-    experts and views that it gives are read-only; `dequantize()` gives values to write to.
+    Every expert has its own codes, scales and amax; the parts of an expert (its gate and up
+    projection) are concatenated along the outputs. Selecting an expert dequantizes only that
+    expert; any other operation dequantizes all of them. The stack has no gradients. The stack, its
+    experts and its views are read-only; `dequantize()` returns writable values.
     """
 
     _parts: Parts
@@ -53,12 +53,12 @@ class ExpertStack(torch.Tensor):
         )
 
     def holds(self, other: object) -> bool:
-        """Returns whether `other` is a stack of the very same experts."""
+        """Returns whether `other` is a stack of the same expert objects."""
         return isinstance(other, ExpertStack) and other._parts is self._parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExpertStack:
         copied = memo[id(self)] = ExpertStack(copy.deepcopy(self._parts, memo), self.dtype)
-        # The parts, which memo has by now, and the mark of a parameter.
+        # Copies all attributes, such as a parameter's mark; memo already contains the parts.
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
@@ -82,7 +82,7 @@ class ExpertStack(torch.Tensor):
             return read_only(args[0].expert(args[2]), _ORIGIN)
         effect = effect_of(func)
         written = tree_flatten(arguments_of(effect.written, args, kwargs))[0]
-        # The schemas of collectives (c10d) do not mark the arguments that they write.
+        # The schemas of collectives (c10d) do not mark the arguments that are written.
         if func.namespace == "c10d" or any(isinstance(leaf, ExpertStack) for leaf in written):
             raise RuntimeError(
                 f"{func}: an ExpertStack is read-only; write to the values that its dequantize() "
@@ -97,7 +97,7 @@ class ExpertStack(torch.Tensor):
 
 
 def _keeps_codes(stack: ExpertStack, options: dict[str, Any]) -> bool:
-    """Returns whether a copy differs from the stack in its nominal type alone."""
+    """Returns whether a copy differs from the stack only in its nominal type."""
     device, dtype = options.get("device"), options.get("dtype")
     return (device is None or torch.device(device) == stack.device) and (
         dtype is None or dtype.is_floating_point

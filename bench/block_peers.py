@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block-scaled FP8 and NVFP4 as written in PyTorch and JAX; compare.py runs them."""
+"""Block-scaled FP8 and NVFP4 in plain PyTorch and JAX; compare.py runs them."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-# The work's name for both: scheme, direction and options as narrowfloat takes them.
+# Name of the work -> scheme, whether it is rowwise, and options of narrowfloat.
 BLOCK_WORKS: dict[str, tuple[str, bool, dict[str, float]]] = {
     "block1x128": ("fp8_block1x128_e4m3", True, {}),
     "block1x128 columnwise": ("fp8_block1x128_e4m3", False, {}),
@@ -15,21 +15,21 @@ BLOCK_WORKS: dict[str, tuple[str, bool, dict[str, float]]] = {
     "nvfp4 amax given": ("nvfp4", True, {"amax": 8.0}),
     "nvfp4 columnwise": ("nvfp4", False, {"amax": 8.0}),
 }
-# E2M1: from which magnitude on a value becomes the next code; ties go to the even one, so every
-# other limit belongs to the code above it.
+# E2M1: the magnitudes at which the next code begins. Ties round to the even code, so every other
+# limit belongs to the code above it.
 LIMITS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
 LIMITS[1::2] = np.nextafter(LIMITS[1::2], np.float32(0))
 
 
 def block_title(name: str) -> str:
-    """Returns the table's heading of a work."""
+    """Returns the heading of a work in the table."""
     scheme, rowwise, options = BLOCK_WORKS[name]
     given = ", amax given" if options else ""
     return f"{scheme}, {'rowwise' if rowwise else 'columnwise'}{given}"
 
 
 def block_kernel(name: str) -> str:
-    """Returns core_bench's name of a work."""
+    """Returns the name of a work in core_bench."""
     scheme, rowwise, options = BLOCK_WORKS[name]
     way = ""
     if scheme == "nvfp4":
@@ -38,8 +38,8 @@ def block_kernel(name: str) -> str:
 
 
 def microxcaling_mxfp8(x):  # noqa: ANN201  PyTorch is not imported here
-    """Returns the formula of microsoft/microxcaling in PyTorch: rounds the shared exponent down and
-    the values by hand; the result stays in the wide type.
+    """Returns the result of microsoft/microxcaling's formula in PyTorch, in the wide type. It
+    rounds the shared exponent down.
     """
     import torch
 
@@ -54,7 +54,7 @@ def microxcaling_mxfp8(x):  # noqa: ANN201  PyTorch is not imported here
 
 
 def torch_block_functions() -> dict[str, Callable]:
-    """Returns the formulas in PyTorch, codes first."""
+    """Returns the formulas in PyTorch; results begin with the codes."""
     import torch
 
     fp8 = torch.float8_e4m3fn
@@ -62,7 +62,7 @@ def torch_block_functions() -> dict[str, Callable]:
     limits = torch.from_numpy(LIMITS)
 
     def power_scale(amax):
-        _, exponent = torch.frexp(largest / amax)  # the power of two at or below
+        _, exponent = torch.frexp(largest / amax)  # largest power of two <= the quotient
         scale = torch.ldexp(torch.ones_like(amax), exponent - 1)
         return torch.where(amax == 0, torch.ones_like(amax), scale)
 
@@ -101,7 +101,7 @@ def torch_block_functions() -> dict[str, Callable]:
 
 
 def jax_block_functions() -> dict[str, Callable]:
-    """Returns the formulas in JAX that XLA has narrow types for, codes first."""
+    """Returns the formulas in JAX for XLA's narrow types; results begin with the codes."""
     import jax.numpy as jnp
 
     fp8 = jnp.float8_e4m3fn

@@ -18,15 +18,14 @@ OURS_LOOK = ("o", "#1a9c4b")
 
 
 def draw(works: Mapping[str, Mapping[str, float]], ours: str, name: Path) -> None:
-    """Writes NAME.png and NAME.svg. works: milliseconds by library, ours among them, by title.
+    """Writes NAME.png and NAME.svg. works: milliseconds by library, by title.
 
-    Beside our dot is our time; beside that of the fastest other library, how many times as long it
-    takes.
+    A label shows the time of `ours`; another, at the fastest other library, its ratio to that time.
     """
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "narrowfloat"  # the same file from the same numbers
+    matplotlib.rcParams["svg.hashsalt"] = "narrowfloat"  # the same numbers give the same file
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of a conversion per tensor and per byte, beside `cp` and the peers' formula.
+"""Measures the cost of a conversion per tensor and per byte, next to `cp` and PyTorch.
 
 Makes two models of random bytes with the tensors of DeepSeek-V4 (block FP8 with power-of-two
-scales, experts in FP4): one of 72,317 small tensors, one of the same bytes in few large tensors.
-The difference of their times is what a tensor costs.
+scales, experts in FP4): one with 72,317 small tensors, one with the same bytes in few large
+tensors. The difference of their times is the cost per tensor.
 
 Usage: .venv/bin/python bench/checkpoints.py [--tensors N] [--folder F] [--repetitions R]
 """
@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-TENSORS = 72_317  # of DeepSeek-V4's checkpoint
+TENSORS = 72_317  # in DeepSeek-V4's checkpoint
 SHARDS = 8
 SIDE = 128  # rows and columns of a small matrix: one tile of block FP8
-PER_LARGE = 256  # small matrices that a large one has the bytes of
+PER_LARGE = 256  # small matrices per large one, by bytes
 ATTENTION = 1 / 33  # share of the matrices that are FP8, as in the model
 
 
@@ -35,9 +35,7 @@ def program() -> str:
 
 
 def tensors_of(count: int, rows: int) -> Iterator[tuple[str, str, list[int]]]:
-    """Yields the names, types and shapes: matrices with their scales, one plain vector in each
-    group.
-    """
+    """Yields names, types and shapes: matrices and scales, one vector per layer."""
     made = layer = 0
     while made < count:
         yield f"layers.{layer}.attn_norm.weight", "BF16", [SIDE]
@@ -58,7 +56,7 @@ def tensors_of(count: int, rows: int) -> Iterator[tuple[str, str, list[int]]]:
 
 
 def write_model(folder: Path, count: int, rows: int) -> Path:
-    """Writes the model in shards with an index. Scales span few exponents, so that FP4 fits FP8."""
+    """Writes a sharded model with an index. Scales span few exponents, so that FP4 fits FP8."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     listed = list(tensors_of(count, rows))
@@ -85,7 +83,7 @@ def write_model(folder: Path, count: int, rows: int) -> Path:
 
 
 def measure(command: list[str], out: Path, repetitions: int) -> dict[str, float]:
-    """Returns the least wall and CPU seconds of a command that writes `out`."""
+    """Returns the minimum wall and CPU seconds of a command that writes `out`."""
     wall, cpu = [], []
     for _ in range(repetitions):
         shutil.rmtree(out, ignore_errors=True)
@@ -101,9 +99,9 @@ def measure(command: list[str], out: Path, repetitions: int) -> dict[str, float]
 
 
 def torch_formula(count: int, rows: int) -> float:
-    """Returns the seconds of the peers' formula for the same experts in memory, without files.
+    """Returns the seconds of PyTorch's formula for `count` experts in memory, without files.
 
-    The formula: FP4 by a table, times its scale, then FP8 under a power of two per tile.
+    It decodes FP4 by a table, multiplies by the scale, and makes FP8 with power-of-two tile scales.
     """
     import torch
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures our kernels, the memory and the peers' kernels on the same tensor, in one run.
+"""Measures narrowfloat, the memory and other libraries on the same tensor, in one run.
 
 usage: python bench/compare.py [--rows R] [--cols C] [--repetitions N] [--core-bench PATH]
                                [--json FILE] [--chart NAME] [--work WORD ...]
        python bench/compare.py --products THREADS [--repetitions N]
 
-One thread on one processor. Every contender writes into memory that was touched before, or does
-what its makers offer; contenders take turns, and the minimum of all turns counts. A peer that
-cannot be imported is listed as absent. The share is that of the stream that moves as many bytes as
-the work must (core_bench measures it, before and after); `x` is how many times as long as ours a
-peer takes; `bytes` tells whether its codes are ours.
+One thread on one processor. Contenders write into memory that is already allocated, if their API
+allows; they run in turns, and the minimum of all turns counts. A library that cannot be imported is
+listed as absent. `share` is the time of a stream of the same bytes over the contender's time
+(core_bench measures the stream, before and after); `x` is the time over narrowfloat's; `bytes` is
+whether the codes equal narrowfloat's.
 """
 
 import argparse
@@ -40,9 +40,9 @@ from products import print_products
 ROOT = Path(__file__).resolve().parents[1]
 CORE_BENCH = ROOT / "build/release/bench/core_bench"
 OURS = "narrowfloat"
-TURN_SECONDS = 0.1  # more than one call, if there is time: the first one misses the caches
+TURN_SECONDS = 0.1  # allows several calls: the first one misses the caches
 
-# One processor for everybody, before a library starts threads.
+# Limits all libraries to one processor, before they start threads.
 os.environ.update(
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
@@ -53,7 +53,7 @@ os.environ.update(
 
 @dataclass
 class Work:
-    """Something to measure: `kernel` is core_bench's name of it."""
+    """A work to measure. kernel: its name in core_bench."""
 
     title: str
     kernel: str
@@ -63,7 +63,7 @@ class Work:
 @dataclass
 class Contender:
     run: Callable[[], object]
-    result: Callable[[], bytes] | None = None  # codes, to compare with ours; None: not comparable
+    result: Callable[[], bytes] | None = None  # codes, to compare; None: not comparable
     seconds: float = math.inf
     equal: bool | None = None
 
@@ -80,7 +80,7 @@ class Contender:
 
 @dataclass
 class Tensors:
-    """The same Gaussian bfloat16 tensor for everybody, and what ours made of it."""
+    """A Gaussian bfloat16 tensor for all contenders, quantized by narrowfloat."""
 
     values: np.ndarray  # ml_dtypes.bfloat16
     fp8: object  # narrowfloat.QuantizedTensor
@@ -91,7 +91,7 @@ def codes_of(array: object) -> bytes:
     return np.ascontiguousarray(np.asarray(array)).view(np.uint8).tobytes()
 
 
-# Each peer's function adds its contenders to the works, or raises ImportError if it is absent.
+# The function of each library adds its contenders to the works, or raises ImportError if absent.
 
 
 def add_ours(works: dict[str, Work], tensors: Tensors) -> None:
@@ -132,7 +132,7 @@ def add_ml_dtypes(works: dict[str, Work], tensors: Tensors) -> None:
 
 
 def torch_functions() -> dict[str, Callable]:
-    """Returns what one writes in PyTorch for each work."""
+    """Returns the plain PyTorch code of each work."""
     import torch
 
     fp8 = torch.float8_e4m3fn
@@ -146,7 +146,7 @@ def torch_functions() -> dict[str, Callable]:
         blocks = x.view(-1, x.shape[-1] // 32, 32).float()
         quotient = blocks.abs().amax(-1, keepdim=True) * (1 / largest)
         mantissa, exponent = torch.frexp(quotient)
-        power = exponent - (mantissa == 0.5).int()  # smallest power of two at or above
+        power = exponent - (mantissa == 0.5).int()  # smallest power of two >= the quotient
         power = power.clamp(-127, 127)
         codes = torch.ldexp(blocks, -power).clamp(-largest, largest).to(fp8)
         return codes.view(x.shape), (power + 127).to(torch.uint8)
@@ -302,7 +302,7 @@ def make_tensors(rows: int, cols: int) -> Tensors:
 
     random = np.random.default_rng(1)
     values = np.empty((rows, cols), ml_dtypes.bfloat16)
-    for row in range(0, rows, 256):  # in parts: the fp32 original is twice as large
+    for row in range(0, rows, 256):  # in parts: the fp32 values need twice the memory
         part = values[row : row + 256]
         part[...] = random.standard_normal(part.shape, np.float32).astype(ml_dtypes.bfloat16)
     return Tensors(values, nf.quantize(values, "fp8_e4m3"), nf.quantize(values, "mxfp8_e4m3"))
@@ -319,7 +319,7 @@ def make_works() -> dict[str, Work]:
 
 
 def add_peers(works: dict[str, Work], tensors: Tensors) -> list[str]:
-    """Adds every peer that is there. Returns the absent ones, with the reason."""
+    """Adds every installed library. Returns the absent ones, with the reason."""
     absent = []
     for peer, add in PEERS.items():
         try:
@@ -330,13 +330,13 @@ def add_peers(works: dict[str, Work], tensors: Tensors) -> list[str]:
 
 
 def measure(works: dict[str, Work], repetitions: int) -> list[str]:
-    """Measures the contenders in turns. Returns what failed, with the reason."""
+    """Measures the contenders in turns. Returns the failed ones, with the reason."""
     failed = []
     for work in works.values():
         for label in list(work.contenders):
             try:
-                work.contenders[label].run()  # compiles, and touches the memory
-            except Exception as error:  # a peer's error of any kind is its result
+                work.contenders[label].run()  # compiles, and allocates memory
+            except Exception as error:  # any error of a library is its result
                 failed.append(f"{label}, {work.title}: {type(error).__name__}: {error}"[:200])
                 del work.contenders[label]
     turns = [contender for work in works.values() for contender in work.contenders.values()]
@@ -354,7 +354,7 @@ def measure(works: dict[str, Work], repetitions: int) -> list[str]:
 
 
 def streams(core_bench: Path, rows: int, cols: int) -> dict[str, dict]:
-    """Returns core_bench's figures of this machine's best kernel table, by kernel."""
+    """Returns core_bench's results for this machine's best kernel table, by kernel."""
     command = [core_bench, f"--rows={rows}", f"--cols={cols}", "--filter=bfloat16", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, dict] = {}
@@ -365,7 +365,7 @@ def streams(core_bench: Path, rows: int, cols: int) -> dict[str, dict]:
 
 
 def best_of(first: dict[str, dict], second: dict[str, dict]) -> dict[str, dict]:
-    """Returns row by row the faster run of kernel and stream."""
+    """Returns the minimum times of kernel and stream for each row."""
     best = {}
     for name, row in first.items():
         other = second[name]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of debugging for a layer that no feature selects, and for one with features.
+"""Measures the cost of debugging for a layer without features, and for one with features.
 
 usage: python bench/debug_overhead.py [--side N] [--repetitions N] [--json FILE]
 
-Forward and backward passes of narrowfloat.pytorch.Linear on a batch as wide as the
-layer, with MXFP8: without a session, in sessions whose configurations select another layer or this
-one. All take turns of many passes, and the best turn counts. The ratio is that of the layer that is
-not selected, which is what a model pays in all its other layers.
+Forward and backward passes of narrowfloat.pytorch.Linear on a batch as wide as the layer, with
+MXFP8: without a session, in sessions whose configurations select another layer or this one. They
+run in turns of many passes, and the best turn counts. The ratio is for the layer that is not
+selected: the cost in all other layers of a model.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from narrowfloat.debug.pytorch.layer import Slots
 from narrowfloat.pytorch import Linear, autocast
 
 PASSES = 10  # per turn
-ASKED = 2000  # calls of what takes less than a microsecond
+ASKED = 2000  # calls per turn of a function that takes less than a microsecond
 OPERANDS = ["activation", "weight", "gradient"]
 LOG = {"LogTensorStats": {"enabled": True, "tensors": OPERANDS, "stats": ["max", "mean", "std"]}}
 FAKE = {
@@ -39,7 +39,7 @@ FAKE = {
     }
 }
 BASE, UNSELECTED = "no session", "session, layer not selected"
-# The layers that a session's features are for, and the features; None is no session.
+# The layer that a session's features select, and the features; None means no session.
 SESSIONS: dict[str, tuple[str, dict] | None] = {
     BASE: None,
     UNSELECTED: ("other", LOG),
@@ -50,7 +50,7 @@ SESSIONS: dict[str, tuple[str, dict] | None] = {
 
 @contextlib.contextmanager
 def session(choice: tuple[str, dict] | None) -> Iterator[None]:
-    """Begins and ends a session of the host, if there is to be one."""
+    """Runs a session of nvdlfw_inspect, or none for None."""
     if choice is None:
         yield
         return
@@ -75,7 +75,7 @@ def seconds(call: Callable[[], object], count: int) -> float:
 
 
 def measure(side: int, repetitions: int) -> dict[str, float]:
-    """Returns the microseconds of one pass, by session, and of the parts that sessions add."""
+    """Returns the microseconds of one pass, by session, and of the sessions' own calls."""
     TEDebugState._reset()
     model = Linear(side, side, name="linear", dtype=torch.bfloat16)
     x = torch.randn(side, side, dtype=torch.bfloat16, requires_grad=True)
@@ -96,7 +96,7 @@ def measure(side: int, repetitions: int) -> dict[str, float]:
             with session(choice):
                 run()
                 debug_api.step()
-                seconds(run, PASSES)  # what the turn before left in the caches and heaps
+                seconds(run, PASSES)  # replaces the contents of caches and heaps
                 keep(name, seconds(run, PASSES))
                 if name in (BASE, UNSELECTED):
                     parents = Slots()

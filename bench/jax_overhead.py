@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of quantizing through XLA beside the verb itself, with as many threads.
+"""Measures the cost of quantizing through XLA and by the verb, with equal threads.
 
 usage: python bench/jax_overhead.py [--rows N] [--cols N] [--repetitions N] [--json FILE]
 
-All take turns, and the best turn counts.
-verb:    into buffers that are given, as a program does that quantizes step after step
-XLA:     a compiled program whose last results are donated to the next call, the same thing
-new:     the verb into new buffers, whose pages are touched for the first time
-XLA new: the compiled program without donation: XLA takes new memory for large results
+They run in turns, and the best turn counts.
+verb:    into given buffers, as in a program that quantizes at every step
+XLA:     a compiled program that reuses its last results' buffers by donation
+new:     the verb into new buffers, with page faults
+XLA new: the compiled program without donation: XLA allocates memory for large results
 """
 
 import argparse
@@ -36,7 +36,7 @@ LAYOUTS = {"rowwise": QuantizeLayout.ROWWISE, "both": QuantizeLayout.ROWWISE_COL
 
 
 def make_calls(x: jax.Array, name: str, layout: str, threads: int) -> dict[str, Callable[[], None]]:
-    """Returns the verb and the handler on the same input."""
+    """Returns calls of the verb and of XLA's handler on the same input."""
     mode, scheme, options = MODES[name]
     dtype = mode.get_compatible_q_dtypes()[0]
     host = np.asarray(x)
@@ -63,7 +63,7 @@ def make_calls(x: jax.Array, name: str, layout: str, threads: int) -> dict[str, 
 
 
 def measure(calls: dict[str, Callable[[], None]], repetitions: int) -> dict[str, float]:
-    """Returns the milliseconds of each call."""
+    """Returns the minimum milliseconds of each call."""
     best = dict.fromkeys(calls, math.inf)
     for repetition in range(repetitions + 2):
         for name, call in calls.items():

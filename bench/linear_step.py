@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times a training step of a linear layer in each recipe and mode, and torch.nn.Linear in bfloat16.
+"""Times a training step of a linear layer with each recipe and mode, and of torch.nn.Linear.
 
 usage: python bench/linear_step.py [--threads N] [--repetitions N] [--profile]
 
-A step is forward, gradient of the input and gradient of the weight. Contenders take turns and the
-minimum of all turns counts. --profile prints where the fast MXFP8 step spends its time.
+A step is forward, gradient of the input and gradient of the weight. Contenders run in turns, and
+the minimum of all turns counts. --profile prints the times of functions in the fast MXFP8 step.
 """
 
 import argparse

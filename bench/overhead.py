@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of a call from Python on a tensor so small that its elements hardly count.
+"""Measures the cost of a call from Python on a small tensor, nearly without its elements.
 
 usage: python bench/overhead.py [--side N] [--repetitions N] [--json FILE]
 
-Every scheme with buffers given, next to what NumPy and ml_dtypes take for a copy and for a cast
-that allocates. All take turns of many calls, and the best turn counts.
+Every scheme with given and with new buffers, next to NumPy's copy and ml_dtypes' cast, which
+allocates. They run in turns of many calls, and the best turn counts.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CALLS = 500  # per turn
 
 
 def make_calls(side: int) -> dict[str, Callable[[], object]]:
-    """Returns what is measured, by name."""
+    """Returns the calls to measure, by name."""
     x = np.random.default_rng(1).standard_normal((side, side)).astype(ml_dtypes.bfloat16)
     same = np.empty_like(x)
     calls: dict[str, Callable[[], object]] = {
@@ -40,7 +40,7 @@ def make_calls(side: int) -> dict[str, Callable[[], object]]:
 
 
 def measure(calls: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Returns the microseconds of each call."""
+    """Returns the minimum microseconds of each call."""
     best = dict.fromkeys(calls, math.inf)
     for _ in range(repetitions):
         for name, call in calls.items():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times products of quantized matrices beside PyTorch's of the same shape, in one run.
+"""Times products of quantized matrices, and PyTorch's products of the same shape, in one run.
 
 usage: python bench/compare.py --products THREADS
 
-Contenders take turns and the minimum of all turns counts. The shares are PyTorch's fp32 and
-bfloat16 times over the contender's; 100 % is as fast as that product of the decoded operands.
+Contenders run in turns, and the minimum of all turns counts. The shares are the times of PyTorch's
+fp32 and bfloat16 products over the contender's time; 100 % is equally fast.
 """
 
 import os
@@ -23,7 +23,7 @@ SHAPES: list[Shape] = [
     (64, 4096, 4096),
 ]
 FLOAT32, BFLOAT16 = "torch float32", "torch bfloat16"
-# Scheme of the activations and of the weight.
+# Scheme of the activations, scheme of the weight.
 PAIRS = [
     ("fp8_e4m3", "fp8_e4m3"),
     ("fp8_block1x128_e4m3", "fp8_block128x128_e4m3"),
@@ -88,7 +88,7 @@ def torch_products(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple
 
 
 def jax_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
-    """Yields ours in JAX, and XLA's product of bfloat16."""
+    """Yields narrowfloat's products in JAX, and XLA's product of bfloat16."""
     import jax
     import jax.numpy as jnp
     import narrowfloat.jax as nfj
@@ -131,7 +131,7 @@ def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tu
 
 
 def microxcaling_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
-    """Yields the product of microxcaling, which quantizes both operands at each call."""
+    """Yields the product of microxcaling, which quantizes both operands in each call."""
     import torch
 
     a, b = (torch.from_numpy(tensor).bfloat16() for tensor in (x, w))
@@ -142,7 +142,7 @@ def microxcaling_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterat
 
 
 Maker = Callable[[np.ndarray, np.ndarray, int], Iterator[tuple[str, Run]]]
-# JAX's threads stay awake for a while after each call, and would slow what comes next.
+# Separate tables: JAX's threads stay active after a call, and would slow the next contender.
 TABLES: list[list[Maker]] = [
     [torch_products, ours, ours_in_torch, torchao_products, microxcaling_products],
     [torch_products, jax_products],
@@ -150,7 +150,7 @@ TABLES: list[list[Maker]] = [
 
 
 def contenders(shape: Shape, threads: int, makers: list[Maker]) -> tuple[dict[str, Run], list[str]]:
-    """Returns the products that can run here, and one line for each library that is absent."""
+    """Returns the products that can run here, and one line for each absent library."""
     m, n, k = shape
     random = np.random.default_rng(0)
     x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))
@@ -165,7 +165,7 @@ def contenders(shape: Shape, threads: int, makers: list[Maker]) -> tuple[dict[st
 
 
 def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], dict[str, str]]:
-    """Returns seconds by name, and the reason by name of each contender that fails."""
+    """Returns the seconds by name, and the errors of the contenders that fail, by name."""
     seconds = dict.fromkeys(runs, float("inf"))
     failed: dict[str, str] = {}
     for _ in range(repetitions):
@@ -181,8 +181,8 @@ def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], d
 
 
 def print_products(threads: int, repetitions: int) -> None:
-    """Prints tables for each shape: GFLOP/s and shares of PyTorch's products."""
-    # XLA makes as many threads as there are processors.
+    """Prints tables for each shape: GFLOP/s, and shares of PyTorch's products."""
+    # XLA starts one thread per processor.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     for makers in TABLES:
         for shape in SHAPES:

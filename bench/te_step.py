@@ -3,8 +3,8 @@
 
 usage: python bench/te_step.py [--threads N] [--repetitions N]
 
-A step is forward and backward. Contenders take turns and the minimum of all turns counts. The small
-layer shows what a step costs in Python, the large one what its product costs.
+A step is forward and backward. Contenders run in turns, and the minimum of all turns counts. The
+small layer shows the cost of Python in a step, the large one the cost of the product.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def steps(tokens: int, width: int) -> dict[str, Callable[[], None]]:
 
 
 def measure(contenders: dict[str, Callable[[], None]], repetitions: int) -> dict[str, float]:
-    """Returns the seconds of a step of each contender."""
+    """Returns the minimum seconds of a step, by contender."""
     turns: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repetitions + 3):
         for name, step in contenders.items():

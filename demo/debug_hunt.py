@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the matrix that does not survive E5M2: by layer, by gemm, by tensor.
+"""Finds the matrix that needs more precision than E5M2: by layer, by gemm, by tensor.
 
 usage: python -m demo.debug_hunt [--plot FILE] [--tensorboard FOLDER]
 
 Three configurations under demo/debug/ list suspects. Each run trains the same small network for
-some more steps, with half of them in E5M2; the search goes on in the half whose loss breaks away.
-docs/debug.md explains it step by step.
+more steps, with half of the suspects in E5M2; the search continues in the half that raises the
+loss. docs/debug.md explains it step by step.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from demo.debug_network import STEPS, Network, Task, loss_of, pretrained
 
 CONFIGS = Path(__file__).with_name("debug")
 FURTHER_STEPS, RATE = 30, 1e-4
-# A run is broken if its loss is that many times the loss in high precision.
+# A run is broken if its loss is above this multiple of the loss in high precision.
 BROKEN = 2.0
-# The list of suspects in each configuration, by the keys that lead to it.
+# The path of keys to the list of suspects in each configuration.
 FEATURE = ("transformer_engine", "FakeQuant")
 HUNT = {
     "1_layers.yaml": ("layers", "layers", "layer_types"),
@@ -44,9 +44,7 @@ def read(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def session(config: dict[str, Any], folder: str, writer: object = None) -> Iterator[None]:
-    """Runs a session of the host with logs in `folder`; sends its statistics to TensorBoard's
-    writer too.
-    """
+    """Runs a session with logs in `folder`; `writer` gets its statistics too."""
     try:
         debug_api.initialize(
             config,
@@ -97,9 +95,7 @@ class Hunt:
         print(f"{'high precision':36} {self.good:.4f}")
 
     def breaks(self, config: dict[str, Any], keys: tuple[str, ...], suspects: list[str]) -> bool:
-        """Returns whether the loss breaks away with these suspects in place of the list at
-        `keys`.
-        """
+        """Returns whether the loss breaks with these suspects as the list at `keys`."""
         config = copy.deepcopy(config)
         block = config
         for key in keys[:-1]:
@@ -111,9 +107,9 @@ class Hunt:
         return broken
 
     def find(self, name: str) -> str:
-        """Returns the one suspect of a configuration that breaks the loss alone.
+        """Returns the single suspect of a configuration that breaks the loss.
 
-        Errors: RuntimeError if all together break nothing, or neither half of them does.
+        Errors: RuntimeError if all suspects together do not break it, or neither half does.
         """
         config, keys = read(name), HUNT[name]
         suspects: Any = config

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small network with one matrix that does not survive E5M2, for demo.debug_hunt."""
+"""A small network with one matrix that needs more precision than E5M2, for demo.debug_hunt."""
 
 import torch
 from narrowfloat.pytorch import Linear
 
 INPUTS, WIDTH, OUTPUTS, BATCH = 16, 32, 4, 256
-# Channels that always carry one and the same large value, as a few do in trained transformers.
+# Channels with a nearly constant large value, like a few channels of trained transformers.
 SINKS, SINK_VALUE = 4, 64.0
 STEPS, RATE = 500, 3e-3
 
@@ -13,7 +13,7 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Network(torch.nn.Module):
-    """Five linear layers; `fuse` reads the sinks, and its weights for them add up to 0 at first."""
+    """Five linear layers; `fuse` reads the sinks, with weights that add up to 0 at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Network(torch.nn.Module):
 
 
 class Task:
-    """Makes batches by number: random inputs, and the outputs of another, fixed network."""
+    """Makes batches by number: random inputs, and the outputs of a fixed function."""
 
     def __init__(self) -> None:
         random = torch.Generator().manual_seed(1)

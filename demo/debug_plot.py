@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figure of docs/debug.md: what demo.debug_hunt measured."""
+"""The figure of docs/debug.md: the results of demo.debug_hunt."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ Statistics = dict[str, list[tuple[int, float]]]
 
 
 def plot(curves: Curves, statistics: Statistics, file: Path) -> None:
-    """Draws losses by step on the left, the largest activation of each layer on the right."""
+    """Draws losses by step on the left, the amax of each layer's activation on the right."""
     import matplotlib
 
     matplotlib.use("Agg")

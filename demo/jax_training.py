@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small language model with quantized products, under several recipes side by side.
+"""Trains a small language model with quantized products, once with each of several recipes.
 
 usage: python -m demo.jax_training [RECIPE...] [--steps N] [--plot FILE]
 
-The text is Python's own standard library, character by character; the model a transformer of two
-blocks. Every recipe starts from the same weights and sees the same text. Weights are kept in
-float32; activations are bfloat16. The four matrix products of a block and their gradients with
-respect to input and weight multiply quantized tensors.
+The text is Python's standard library, by characters; the model is a transformer of two blocks.
+Every recipe starts with the same weights and uses the same text. Weights are kept in float32;
+activations are bfloat16. The four matrix products of a block and their gradients with respect to
+input and weight multiply quantized tensors.
 """
 
 import argparse
@@ -40,9 +40,9 @@ ROOT = Path(__file__).resolve().parents[1]
 Params = dict[str, jax.Array]
 
 
-# E4M3 forward, E5M2 for gradients, one scale per tensor; E4M3 throughout, a power of two for 32
-# items; and four bits, with the Hadamard transform, tiles for weights, stochastic rounding for
-# gradients.
+# Current scaling: E4M3 forward, E5M2 for gradients, one scale per tensor. MXFP8: E4M3, one power of
+# two per 32 elements. NVFP4: four bits, with the Hadamard transform, tiles for weights and
+# stochastic rounding for gradients.
 RECIPES: dict[str, Recipe | None] = {
     "bfloat16": None,
     "current scaling": Float8CurrentScaling(),
@@ -52,7 +52,7 @@ RECIPES: dict[str, Recipe | None] = {
 
 
 def make_set(recipe: Recipe | None, state: jax.Array) -> QuantizerSet:
-    """Returns the quantizers of a layer. state: seed and offset of its stochastic rounding."""
+    """Returns the quantizers of a layer. state: seed and offset of stochastic rounding."""
     rounds = isinstance(recipe, NVFP4BlockScaling)
     gradient = QuantizeMeta(stochastic_rounding_rng_state=state) if rounds else QuantizeMeta()
     metas = QuantizeMetaSet(QuantizeMeta(), QuantizeMeta(), gradient)
@@ -60,7 +60,7 @@ def make_set(recipe: Recipe | None, state: jax.Array) -> QuantizerSet:
 
 
 def load_text() -> tuple[np.ndarray, int]:
-    """Returns the characters of the standard library as numbers, and the number of kinds."""
+    """Returns the characters of the standard library as numbers, and the alphabet's size."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))[:80]
     text = "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
     characters = np.frombuffer(text.encode("ascii", "ignore"), np.uint8)
@@ -69,7 +69,7 @@ def load_text() -> tuple[np.ndarray, int]:
 
 
 def batches(text: np.ndarray, steps: int) -> Iterator[jax.Array]:
-    """Yields pieces of the text, the same ones in every run."""
+    """Yields pieces of the text, equal in every run."""
     random = np.random.default_rng(0)
     for _ in range(steps):
         starts = random.integers(0, len(text) - CONTEXT - 1, BATCH)
@@ -133,7 +133,7 @@ def loss_of(params: Params, text: jax.Array, step: jax.Array, recipe: Recipe | N
 def update(
     params: Params, moments: tuple[Params, Params], text: jax.Array, step: jax.Array, recipe: str
 ) -> tuple[Params, tuple[Params, Params], jax.Array]:
-    """Takes a step of Adam. Returns the new weights and moments, and the loss."""
+    """Performs a step of Adam. Returns the new weights and moments, and the loss."""
     loss, gradients = jax.value_and_grad(loss_of)(params, text, step, RECIPES[recipe])
     moved = [
         jax.tree.map(lambda m, g, b=beta, p=power: b * m + (1 - b) * g**p, old, gradients)
@@ -158,7 +158,7 @@ def train(recipe: str, text: np.ndarray, kinds: int, steps: int) -> list[float]:
 
 
 def smooth(losses: list[float]) -> float:
-    """Returns the mean of the last tenth."""
+    """Returns the mean of the last tenth of the losses."""
     return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what quantizing costs: bits, error, time."""
+"""Measures the cost of quantizing: bits, error, time."""
 
 import math
 import time
@@ -10,7 +10,7 @@ import numpy as np
 
 import narrowfloat as nf
 
-ROUNDS = 25  # a time is the best of so many; the first ones touch the pages
+ROUNDS = 25  # a time is the minimum of this number; the first rounds allocate
 EXACT_BELOW = -10  # relative errors below 2^-10 count as exact: no format here has 10 bits
 
 
@@ -19,7 +19,7 @@ class Errors:
     """The errors of dequantized weights, compared with the originals."""
 
     sqnr_db: float  # signal to quantization noise over all weights
-    largest: float  # the largest error, as a share of the largest weight of the same tensor
+    largest: float  # largest error over the largest weight of the same tensor
 
 
 def errors(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Errors:
@@ -34,11 +34,11 @@ def errors(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Errors:
 
 
 def error_histogram(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[float]:
-    """Returns the share of weights per octave of the relative error, from EXACT_BELOW to 1 and
-    above.
+    """Returns the share of weights by relative error, in octaves from EXACT_BELOW to 1.
 
-    Bin 0 holds errors below 2^EXACT_BELOW of the weight, exact ones included; bin i those from
-    2^(EXACT_BELOW + i - 1) on; the last one those of 1 and more, such as weights that become zero.
+    Bin 0 counts errors below 2^EXACT_BELOW of the weight, including 0; bin i counts errors from
+    2^(EXACT_BELOW + i - 1) on; the last bin counts errors from 1 on, such as weights that become
+    zero.
     """
     counts = np.zeros(1 - EXACT_BELOW + 1, np.int64)
     for original, restored in pairs:
@@ -52,17 +52,16 @@ def error_histogram(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[floa
 
 
 def bits_per_parameter(quantized: Iterable[nf.QuantizedTensor]) -> float:
-    """Returns the codes and scales with their padding, over the number of weights."""
+    """Returns the bits of all buffers, with padding, over the number of weights."""
     tensors = list(quantized)
     stored = sum(buffer.nbytes for tensor in tensors for buffer in tensor.buffers.values())
     return 8 * stored / sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 def seconds(weights: Mapping[str, np.ndarray], scheme: str) -> tuple[float, float]:
-    """Returns the times of quantizing all weights and of copying the same bytes, on one thread,
-    into memory that exists.
+    """Returns the seconds to quantize and to copy all weights, on one thread.
 
-    The two take turns, so that a machine busy with something else slows both.
+    Both write to allocated memory, and run in turns, so that other load on the machine slows both.
     """
     quantized = [(weight, nf.quantize(weight, scheme)) for weight in weights.values()]
     copies = [(weight, np.empty_like(weight)) for weight in weights.values()]

@@ -2,7 +2,7 @@
 """A BERT sentence encoder in NumPy: ids in, a unit vector out.
 
 Source: Devlin et al., "BERT", 2018; Reimers and Gurevych, "Sentence-BERT", 2019. One sentence at a
-time, so there is no padding and no mask. Everything is float32 except where a line says otherwise.
+time, so there is no padding and no mask. Arithmetic is float32 unless stated.
 """
 
 import json
@@ -16,11 +16,11 @@ from demo.tokenizer import Tokenizer
 
 Weights = Mapping[str, np.ndarray]
 
-erf = np.vectorize(math.erf, otypes=[np.float32])  # NumPy has none
+erf = np.vectorize(math.erf, otypes=[np.float32])  # NumPy has no erf
 
 
 class SentenceModel:
-    """Turns sentences into unit vectors, with the weights it is given."""
+    """Converts sentences to unit vectors, with given weights."""
 
     def __init__(self, folder: Path, weights: Weights) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -39,9 +39,7 @@ class SentenceModel:
         return mean / np.linalg.norm(mean)
 
     def similarity(self, one: str, other: str) -> float:
-        """Returns the cosine of the angle between two sentences: 1 means the same, 0 means
-        unrelated.
-        """
+        """Returns the cosine similarity of two sentences: 1 is equal, 0 is unrelated."""
         return float(self.encode(one) @ self.encode(other))
 
     def embed(self, ids: list[int]) -> np.ndarray:
@@ -58,7 +56,7 @@ class SentenceModel:
         return self.normalize(x + self.dense(hidden, f"{layer}.output"), f"{layer}.output")
 
     def attend(self, x: np.ndarray, name: str) -> np.ndarray:
-        """Returns for every token a weighted mean of all tokens' values, once per head."""
+        """Returns, for every token and head, a weighted mean of all tokens' values."""
         query, key, value = (
             self.linear(x, f"{name}.{part}").reshape(len(x), self.heads, -1).swapaxes(0, 1)
             for part in ("query", "key", "value")
@@ -80,11 +78,11 @@ class SentenceModel:
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    # The largest exponent becomes zero, so that nothing overflows.
+    # The largest exponent becomes zero, which prevents overflow.
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """Returns x times the chance that a standard normal variable is below x."""
+    """Returns x times the probability that a standard normal variable is below x."""
     return x * (1 + erf(x / math.sqrt(2))) / 2

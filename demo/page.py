@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's page: one HTML file without scripts or outside files, in light and dark."""
+"""The demo's page: one HTML file without scripts or external files, in light and dark."""
 
 from collections.abc import Sequence
 from html import escape
@@ -35,7 +35,7 @@ text.soft { fill: var(--soft); } line { stroke: var(--rule); }
 """
 
 Pairs = Sequence[tuple[str, str]]
-HALF_TICKS = 3  # of the axis of shifts, on each side of zero
+HALF_TICKS = 3  # ticks of the axis of shifts, on each side of zero
 
 
 def render(results: Sequence[Result], baseline: Baseline, pairs: Pairs) -> str:
@@ -102,7 +102,7 @@ def table(results: Sequence[Result], baseline: Baseline) -> str:
 
 
 def key(pairs: Pairs, baseline: Baseline) -> str:
-    """Returns the names of the pairs beside their colours."""
+    """Returns the names of the pairs with their colours."""
     entries = (
         f'<span><i style="background: var(--p{index})"></i>{escape(one)} / {escape(other)} '
         f'<span class="soft">{value:.4f}</span></span>'

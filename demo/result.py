@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that the demo measures, of the model and of each scheme."""
+"""The results of the demo, for the model and for each scheme."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ class Baseline:
 
     parameters: int
     megabytes: float
-    machine: dict[str, str]  # what `narrowfloat doctor --json` prints
+    machine: dict[str, str]  # output of `narrowfloat doctor --json`
     similarities: list[float]
 
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of one scheme."""
+    """The results of one scheme."""
 
     scheme: str
     element: str
@@ -31,7 +31,7 @@ class Result:
     similarities: list[float]
 
     def shifts(self, baseline: Baseline) -> list[float]:
-        """Returns how far each similarity is from that in F32."""
+        """Returns the differences of the similarities from the similarities in F32."""
         pairs = zip(self.similarities, baseline.similarities, strict=True)
         return [now - then for now, then in pairs]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizes a real sentence model in every scheme and shows what that costs.
+"""Quantizes a real sentence model in every scheme and shows the cost.
 
-Each scheme: the command line quantizes the checkpoint, Python loads it, and the model runs from
-the dequantized weights. A table of the main numbers goes to stdout, every number to a page,
-progress to stderr.
+Each scheme: the command line quantizes the checkpoint, Python loads it, and the model runs with the
+dequantized weights. The main numbers are printed to stdout as a table, all numbers are written to a
+page, and progress is printed to stderr.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from demo.checkpoint import WEIGHTS, check_model, model_folder
 from demo.model import SentenceModel
 from demo.result import Baseline, Result
 
-# By default the tool leaves embeddings alone. One is half of this small model, so it is included.
+# By default the tool skips embeddings. One is half of this small model, so it is included.
 INCLUDE = ("--include", "*_embeddings.weight")
 
 PAIRS = (
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def main() -> int:
-    """Prints the table and its conclusion, writes the page. Returns the exit code."""
+    """Prints the table and its summary, and writes the page. Returns the exit code."""
     arguments = parse_arguments()
     folder = model_folder()
     check_model(folder)
@@ -83,7 +83,7 @@ def cells(result: Result, baseline: Baseline) -> list[str]:
 
 
 def conclusion(results: list[Result], baseline: Baseline) -> list[str]:
-    """Returns the lines that sum the table up, one per element format."""
+    """Returns the summary: an explanation, then a line per element format."""
     lines = ["SQNR: signal over quantization noise. Largest shift: of the four similarities.", ""]
     for element in dict.fromkeys(result.element for result in results):
         group = [result for result in results if result.element == element]
@@ -110,7 +110,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_scheme(folder: Path, original: Mapping[str, np.ndarray], scheme: str) -> Result:
-    """Quantizes the checkpoint to a file, reads it back, measures."""
+    """Quantizes the checkpoint to a file, reads it again and measures."""
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / f"{scheme}.safetensors"
         quantize_file(folder / WEIGHTS, file, scheme)
@@ -135,12 +135,12 @@ def run_scheme(folder: Path, original: Mapping[str, np.ndarray], scheme: str) ->
 
 
 def quantize_file(source: Path, target: Path, scheme: str) -> None:
-    """Makes a quantized copy of a checkpoint with the command that a user would run."""
+    """Quantizes a checkpoint with the command line, as a user does."""
     run_tool("quantize", str(source), str(target), "--scheme", scheme, *INCLUDE)
 
 
 def run_tool(*arguments: str) -> str:
-    """Returns what `narrowfloat` prints. Errors: RuntimeError with its message if it fails."""
+    """Returns the output of `narrowfloat`. Errors: RuntimeError with its message if it fails."""
     command = [str(Path(sys.executable).with_name("narrowfloat")), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -176,7 +176,7 @@ def show_model(baseline: Baseline) -> None:
 
 @functools.cache
 def scheme_rows() -> list[dict[str, str]]:
-    """Returns the schemes as the command line lists them."""
+    """Returns the list of schemes from the command line."""
     return json.loads(run_tool("schemes", "--json"))["schemes"]
 
 
@@ -188,7 +188,7 @@ def line(row: list[str]) -> str:
 
 
 def progress(text: str) -> None:
-    """Prints a line that the next one replaces, on a terminal; elsewhere prints nothing."""
+    """Prints a line, to be replaced by the next one, on a terminal; else prints nothing."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WordPiece, as uncased BERT models want it: text in, vocabulary ids out.
+"""WordPiece tokenizer of uncased BERT models: text in, vocabulary ids out.
 
 Source: Devlin et al., "BERT", 2018; Wu et al., "Google's Neural Machine Translation System", 2016,
 section 4.1. Two steps: cut the text into words and punctuation, then cut each word into the longest
-pieces that the vocabulary has, left to right.
+pieces in the vocabulary, left to right.
 """
 
 import unicodedata
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 UNKNOWN, FIRST, LAST = "[UNK]", "[CLS]", "[SEP]"
-CONTINUES = "##"  # in front of every piece but a word's first
-LONGEST_WORD = 100  # longer ones are unknown, so that hostile text takes no time
+CONTINUES = "##"  # before every piece of a word but the first
+LONGEST_WORD = 100  # longer words are unknown, which limits the time
 
-# Written without spaces between words: every character is a word of its own.
+# Characters that are not separated by spaces: each is a word of its own.
 IDEOGRAPHS = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -26,7 +26,7 @@ IDEOGRAPHS = (
 
 
 class Tokenizer:
-    """Turns a sentence into ids by a `vocab.txt`, whose line numbers are the ids."""
+    """Converts a sentence to ids by a `vocab.txt`; a piece's id is its line number."""
 
     def __init__(self, vocabulary: Path, longest: int) -> None:
         pieces = vocabulary.read_text(encoding="utf-8").split("\n")
@@ -38,9 +38,7 @@ class Tokenizer:
         return [self.ids[piece] for piece in (FIRST, *pieces[: self.longest - 2], LAST)]
 
     def split_pieces(self, word: str) -> list[str]:
-        """Returns the longest known piece first, then the longest of what is left; all or
-        nothing.
-        """
+        """Returns the longest known pieces of a word, left to right; else UNKNOWN for the word."""
         if len(word) > LONGEST_WORD:
             return [UNKNOWN]
         pieces: list[str] = []

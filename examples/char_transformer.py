@@ -24,7 +24,7 @@ class Text:
     def batch(
         self, count: int, length: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws `count` pieces of the training text: inputs and what follows each character."""
+        """Draws `count` pieces of the training text: inputs and, for each, the next character."""
         starts = torch.randint(len(self.training) - length, (count,), generator=generator)
         pieces = torch.stack([self.training[s : s + length + 1] for s in starts])
         return pieces[:, :-1], pieces[:, 1:]
@@ -93,8 +93,8 @@ class CharTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters, width)
-        # Beside embeddings of unit variance, torch's default, those of the places are too small to
-        # count: training then learns pairs of characters only.
+        # With torch's default of unit variance for embeddings, the smaller position embeddings have
+        # no effect: training then learns only pairs of characters.
         nn.init.normal_(self.characters.weight, std=0.02)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

@@ -5,8 +5,8 @@
 
 The same file runs on a cluster: start it on each node with torchrun's --nnodes and --rdzv_endpoint,
 and give --out a folder that all nodes share. Rank 0 prints a line per step. Every --every steps the
-ranks save a checkpoint; the same command resumes from the newest one, with the same bits as if it
-had not been interrupted.
+ranks save a checkpoint; the same command resumes from the newest one, with the same bits as an
+uninterrupted run.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FEATURES, CLASSES = 128, 256
 
 
 class Network(torch.nn.Module):
-    """Layers whose products, and with --quantized-weights whose weights, are quantized."""
+    """A network with quantized products and, with --quantized-weights, quantized weights."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def make_network(arguments: argparse.Namespace) -> Network:
 
 
 def make_batch(arguments: argparse.Namespace, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Makes this rank's samples of a step: a fixed map of noise, to be learned."""
+    """Makes this rank's samples of a step: noise, classified by a fixed linear map."""
     teacher = torch.Generator().manual_seed(arguments.seed)
     answers = torch.randn(CLASSES, FEATURES, generator=teacher)
     place = (step * dist.get_world_size() + dist.get_rank()) * 1_000_003 + arguments.seed
@@ -105,13 +105,13 @@ def state_of(network: Network, optimizer: torch.optim.Optimizer) -> dict[str, ob
 
 
 def newest_checkpoint(out: Path) -> Path | None:
-    """Returns the newest checkpoint that was saved to its end."""
+    """Returns the newest complete checkpoint."""
     found = sorted(path for path in out.glob("step_*") if path.suffix != ".partial")
     return found[-1] if found else None
 
 
 def save(out: Path, step: int, network: Network, optimizer: torch.optim.Optimizer) -> None:
-    """Saves under another name first, so that a save that is killed leaves the last one alone."""
+    """Saves under a temporary name first, so that an interrupted save keeps the last checkpoint."""
     path = out / f"step_{step:08}"
     partial = path.with_suffix(".partial")
     if dist.get_rank() == 0:
@@ -127,7 +127,7 @@ def save(out: Path, step: int, network: Network, optimizer: torch.optim.Optimize
 
 
 def resume(path: Path, network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Loads a checkpoint, of any number of ranks. Returns the steps that it has seen."""
+    """Loads a checkpoint from any number of ranks. Returns the number of its steps."""
     state = state_of(network, optimizer)
     dcp.load(state, checkpoint_id=path)
     set_model_state_dict(network, state["network"])
@@ -136,7 +136,7 @@ def resume(path: Path, network: Network, optimizer: torch.optim.Optimizer) -> in
 
 
 def seed_step(arguments: argparse.Namespace, step: int) -> None:
-    """Lets what is drawn in a step depend on the step alone, so that a resumed run draws it too."""
+    """Seeds random numbers by the step, so that a resumed run draws the same ones."""
     torch.manual_seed((arguments.seed + step) * dist.get_world_size() + dist.get_rank())
 
 
@@ -148,7 +148,7 @@ def train_step(
 ) -> float:
     """Returns the loss, averaged over the ranks."""
     x, wanted = batch
-    # NVFP4's transform takes bfloat16 alone.
+    # NVFP4's transform accepts only bfloat16.
     narrow = torch.autocast("cpu", torch.bfloat16, enabled=chosen.nvfp4())
     with narrow, nfp.autocast(enabled=True, recipe=chosen):
         loss = F.cross_entropy(network(x), wanted)
@@ -194,8 +194,8 @@ def main() -> None:
     train(arguments)
     dist.destroy_process_group()
     sys.stdout.flush()
-    # Threads of gloo may still hold tensors, and end the process with an error if they free them
-    # while Python shuts down.
+    # Threads of gloo may still hold tensors; freeing them while Python shuts down ends the process
+    # with an error.
     os._exit(0)
 
 

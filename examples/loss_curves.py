@@ -4,11 +4,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-WINDOW = 10  # steps that a point of a curve is the mean of
+WINDOW = 10  # number of steps averaged for a point
 
 
 def smooth(losses: Sequence[float]) -> list[float]:
-    """Returns means of the last WINDOW losses, of fewer at the beginning."""
+    """Returns means of the last WINDOW losses; of fewer losses at the beginning."""
     means = []
     for end in range(1, len(losses) + 1):
         last = losses[max(0, end - WINDOW) : end]
@@ -24,7 +24,7 @@ def draw(curves: Mapping[str, Sequence[float]], stem: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("agg")
-    # Text stays text and ids do not change from run to run.
+    # Keeps text as text, and ids equal in all runs.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "loss"})
     from matplotlib import pyplot
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small GPT of TransformerEngine's modules in bf16 and under every recipe.
+"""Trains a small GPT of TransformerEngine's modules in bf16 and with every recipe.
 
-It is written as programs for a GPU are, without a word about narrowfloat. On a CPU:
+It is written for a GPU and does not mention narrowfloat. On a CPU:
 
     python -m narrowfloat.te examples/te_gpt.py
 
@@ -73,7 +73,7 @@ class GPT(torch.nn.Module):
 
 
 def train(name: str, text: Text, steps: int, batch: int) -> tuple[list[float], float]:
-    """Trains a model under a recipe. Returns the losses and the seconds of a step."""
+    """Trains a model with a recipe. Returns the losses and the seconds per step."""
     torch.manual_seed(1)
     torch.cuda.manual_seed(1)
     generator = torch.Generator().manual_seed(1)

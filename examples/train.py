@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small character-level transformer in fp32, bf16 and under every recipe.
+"""Trains a small character-level transformer in fp32, bf16 and with every recipe.
 
 Prints progress to stderr and a table to stdout, and draws the loss curves (PNG and SVG). Saves a
-checkpoint of each run every few steps; the same command resumes what was interrupted, with the same
-bits as if it had not been. The seed alone decides the bits, not the number of threads.
+checkpoint of each run every few steps; the same command resumes an interrupted run, with the same
+bits as an uninterrupted one. The bits depend on the seed, not on the number of threads.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LENGTH = 64  # characters of context
 class Run:
     """The arithmetic of the blocks' linear layers. Parameters are fp32 in every run.
 
-    dtype: of the operands of products, by torch.autocast. make_recipe: how they are quantized.
+    dtype: type of the products' operands, set by torch.autocast. make_recipe: their quantization.
     """
 
     dtype: torch.dtype
@@ -55,7 +55,7 @@ RUNS: dict[str, Run] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds the options that decide the bits of a run, together with its name and the text."""
+    """Options that, with the run's name and the text, determine the bits of a run."""
 
     seed: int
     batch: int
@@ -63,13 +63,13 @@ class Settings:
 
 
 class Training:
-    """The state of one run: model, optimizer, and everything else that a checkpoint must store."""
+    """The state of one run: model, optimizer and all other contents of a checkpoint."""
 
     def __init__(self, name: str, settings: Settings, text: Text) -> None:
         self.name, self.settings, self.text = name, settings, text
         self.run = RUNS[name]
-        torch.manual_seed(settings.seed)  # parameters, then stochastic rounding
-        self.generator = torch.Generator().manual_seed(settings.seed)  # which text comes when
+        torch.manual_seed(settings.seed)  # for parameters and stochastic rounding
+        self.generator = torch.Generator().manual_seed(settings.seed)  # selects each step's text
         self.recipe = None if self.run.make_recipe is None else self.run.make_recipe()
         self.model = CharTransformer(len(text.alphabet), length=LENGTH)
         if self.recipe is not None:  # embeddings, norms and the head stay in high precision
@@ -88,7 +88,7 @@ class Training:
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     def step(self) -> None:
-        """Takes one step and notes its loss."""
+        """Performs one training step and records its loss."""
         begin = time.perf_counter()
         self.optimizer.zero_grad()
         loss = self._loss(*self.text.batch(self.settings.batch, LENGTH, self.generator))
@@ -99,11 +99,11 @@ class Training:
 
     @torch.no_grad()
     def validation_loss(self) -> float:
-        """Computes the loss on text that was not trained on."""
+        """Computes the loss on validation text."""
         return self._loss(*self.text.validation_batch(self.settings.batch, LENGTH)).item()
 
     def state(self) -> dict[str, Any]:
-        """Returns all that the next step depends on, for torch.save()."""
+        """Returns all state that the next step depends on, for torch.save()."""
         return {
             "run": self.name,
             "settings": asdict(self.settings),
@@ -116,7 +116,7 @@ class Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores a state(). Errors: ValueError if it is of another run."""
+        """Restores a state(). Errors: ValueError if it belongs to another run."""
         for key, mine in self.state().items():
             if key in ("run", "settings", "alphabet") and state[key] != mine:
                 raise ValueError(f"the checkpoint must have {key} {mine!r}, got {state[key]!r}")
@@ -128,14 +128,14 @@ class Training:
 
 
 def save(training: Training, path: Path) -> None:
-    """Writes a checkpoint; an interrupted write leaves the one before in place."""
+    """Writes a checkpoint; an interrupted write leaves the previous one in place."""
     partial = path.with_suffix(".partial")
     torch.save(training.state(), partial)
     os.replace(partial, path)
 
 
 def report(training: Training, steps: int) -> None:
-    """Shows the progress of a run: in place on a terminal, in lines elsewhere."""
+    """Prints the progress of a run: in place on a terminal, in lines elsewhere."""
     count = len(training.losses)
     rate = training.seconds / max(count, 1)
     line = (
@@ -150,7 +150,7 @@ def report(training: Training, steps: int) -> None:
 
 
 def train(training: Training, path: Path, steps: int, every: int) -> None:
-    """Trains until `steps` are done, from the checkpoint at `path` if there is one."""
+    """Trains until `steps` are done, from the checkpoint at `path` if it exists."""
     if path.exists():
         training.load(torch.load(path, weights_only=True))
     try:
@@ -169,7 +169,7 @@ def train(training: Training, path: Path, steps: int, every: int) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yields the lines of the results, each beside the run in bf16."""
+    """Yields the lines of the results, each with the difference from the run in bf16."""
     other = next((row["validation"] for row in rows if row["run"] == "bf16"), None)
     yield f"{'run':<14}  {'training':>8}  {'validation':>10}  {'from bf16':>9}  {'ms a step':>9}"
     for row in rows:

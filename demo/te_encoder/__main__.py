@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs TransformerEngine's encoder example for JAX as it is: in bf16, then in FP8.
+"""Runs TransformerEngine's encoder example for JAX unchanged: in bf16, then in FP8.
 
 usage: python -m demo.te_encoder [--source FOLDER] [--cola FOLDER] [ARGS of the example]
 
-The example is not in TransformerEngine's wheel; --source is a checkout of its repository. Where
-the example's packages for data are not installed, CoLA is read from --cola, a checkout of the
-repository that publishes it; without that, sentences that a rule makes stand for CoLA's.
+The example is not in TransformerEngine's wheel; --source is a checkout of its repository. If the
+example's data packages are not installed, CoLA is read from --cola, a checkout of its repository;
+without --cola, generated sentences replace CoLA's.
 """
 
 import argparse
@@ -20,7 +20,7 @@ COLA_REPOSITORY = "https://github.com/nyu-mll/CoLA-baselines"
 EXAMPLE = Path("examples/jax/encoder/test_single_gpu_encoder.py")
 FOR_MODEL, FOR_DATA = ("jax", "flax", "optax"), ("datasets", "nltk")
 COLA = Path("acceptability_corpus/cola_public/tokenized")
-COLA_VARIABLE = "NF_DEMO_COLA"  # the folder of CoLA's files, for the stand-in
+COLA_VARIABLE = "NF_DEMO_COLA"  # the folder of CoLA's files, for stand_in/datasets.py
 STAND_IN = Path(__file__).with_name("stand_in")
 SHORT = ("--epochs", "2", "--lr", "0.0005")
 
@@ -31,7 +31,7 @@ def missing(packages: tuple[str, ...]) -> list[str]:
 
 
 def environment(lacking: list[str], cola: Path | None) -> dict[str, str]:
-    """Returns the variables of the example's process. If packages lack, it finds the stand-ins."""
+    """Returns the variables of the example's process, with stand_in/ on its path if needed."""
     folders = [str(STAND_IN)] if lacking else []
     folders += [folder for folder in [os.environ.get("PYTHONPATH", "")] if folder]
     return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for Hugging Face's datasets: CoLA's sentences from its repository, or some by a rule.
+"""Replaces Hugging Face's datasets: sentences of CoLA's files, or generated ones.
 
-NF_DEMO_COLA is the folder of CoLA's files, whose words stand between spaces. Where it is empty, a
-sentence is acceptable where its verb agrees with its subject. Seven of ten do, as in CoLA.
+NF_DEMO_COLA is the folder of CoLA's files, with words separated by spaces. If it is empty, a
+generated sentence is acceptable if its verb agrees with its subject; 70% are, as in CoLA.
 """
 
 import csv
@@ -36,7 +36,7 @@ def _from_rule(split: str) -> list[tuple[str, bool]]:
 
 
 def _from_files(folder: Path, split: str) -> list[tuple[str, bool]]:
-    """Returns the sentences that GLUE's split of CoLA has."""
+    """Returns the sentences of GLUE's split of CoLA."""
     found = []
     for name in _FILES[split]:
         with (folder / f"{name}.tsv").open(encoding="utf-8", newline="") as file:
@@ -46,7 +46,7 @@ def _from_files(folder: Path, split: str) -> list[tuple[str, bool]]:
 
 
 class Dataset:
-    """The columns `sentence` and `label`."""
+    """Holds the columns `sentence` and `label`."""
 
     def __init__(self, split: str) -> None:
         folder = os.environ.get("NF_DEMO_COLA")
@@ -57,7 +57,7 @@ class Dataset:
         }
 
     def set_format(self, **options: object) -> None:
-        """Does nothing: columns are NumPy's already."""
+        """Does nothing: columns are NumPy arrays or lists already."""
 
     def __getitem__(self, column: str) -> list[str] | np.ndarray:
         return self.columns[column]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for nltk where it is not installed: words stand between spaces."""
+"""Replaces nltk if it is not installed: words are separated by spaces."""
 
 
 def download(name: str) -> bool:

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/dcheck.h"
 
 namespace narrowfloat::cpu {
@@ -45,17 +46,9 @@ std::size_t StripCols(std::size_t head, std::size_t left) {
 /// scales of several rows and stores whole cache lines (docs/performance.md).
 class RowScales {
  public:
-  RowScales(const QuantizeArgs& args, const MicroKernels& micro, const BlockGeometry& geometry,
+  RowScales(const QuantizeArgs& args, const MicroKernels& micro, const Length& block,
             const Tile& tile)
-      : out_(args.rowwise),
-        micro_(micro),
-        nontemporal_(args.nontemporal),
-        scale_bytes_(ScaleBytes(geometry.scale_type)),
-        block_(geometry.block.cols),
-        first_(block_.IndexOf(tile.col_begin)),
-        blocks_(block_.CountIn(tile.col_end) - first_),
-        gathers_(out_.strides.LinesAreAdjacent() && !out_.strides.BlocksAreAdjacent() &&
-                 blocks_ <= kBlocks) {}
+      : args_(args), micro_(micro), block_(block), tile_(tile) {}
 
   /// Takes the scales of `cols` columns of a row. Requires: rows in ascending order.
   void Store(std::size_t row, std::size_t col, std::size_t cols, const std::byte* scales) {
@@ -80,45 +73,38 @@ class RowScales {
     const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
     const std::size_t bytes = rows_ * scale_bytes_;
     std::byte* to = out_.scale_inv + at * scale_bytes_;
-    nontemporal_ ? micro_.copy_nontemporal(scales, bytes, to) : CopyScales(scales, bytes, to);
+    args_.nontemporal ? micro_.copy_nontemporal(scales, bytes, to) : CopyScales(scales, bytes, to);
   }
 
-  const DirectionBuffers<std::byte>& out_;
+  const QuantizeArgs& args_;
   const MicroKernels& micro_;
-  bool nontemporal_;
-  std::size_t scale_bytes_;
-  Length block_;
-  std::size_t first_, blocks_, rows_ = 0;
-  bool gathers_;
+  const Length block_;
+  const Tile& tile_;
+  const DirectionBuffers<std::byte>& out_ = args_.rowwise;
+  const std::size_t scale_bytes_ = ScaleBytes(kSchemes[args_.scheme].layout.scale_type);
+  const std::size_t first_ = block_.IndexOf(tile_.col_begin);
+  const std::size_t blocks_ = block_.CountIn(tile_.col_end) - first_;
+  const bool gathers_ =
+      out_.strides.LinesAreAdjacent() && !out_.strides.BlocksAreAdjacent() && blocks_ <= kBlocks;
+  std::size_t rows_ = 0;
   alignas(64) std::byte gathered_[kBlocks][kLineBytes];  // by block
 };
 
 class BlockDriver {
  public:
-  BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-              const BlockGeometry& geometry, const ScaleRule& options)
-      : args_(args),
-        micro_(micro),
-        kernels_(kernels),
-        geometry_(geometry),
-        scales_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
-        options_(options),
-        block_(geometry.block.cols),
-        step_(std::max(micro.vector_bytes, geometry.IsSquare() ? block_.items : 1)),
-        amax_(*kernels.amax),
-        amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
-        encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {
+  BlockDriver(const QuantizeArgs& args, const TargetParts& parts)
+      : args_(args), micro_(*parts.micro) {
     // The amaxes of longer blocks may end before a whole vector of theirs.
-    NF_DCHECK(geometry.scale_type != ScaleType::kE8M0 || block_.items == kMxBlock);
+    NF_DCHECK(scheme_.layout.scale_type != ScaleType::kE8M0 || block_.items == kMxBlock);
   }
 
-  void Run(Direction direction) {
-    const bool transposes = geometry_.transposed && direction != Direction::kRowwise;
-    if (transposes) return Patches(args_.tile, direction);
-    if (geometry_.IsSquare()) return Squares(args_.tile, direction);
+  void Run() {
+    const Direction direction = args_.direction;
+    if (scheme_.layout.columnwise_transposed && direction != Direction::kRowwise) return Patches();
+    if (is_square_) return Squares();
     if (direction == Direction::kRowwise) return Rows(args_.tile);
     if (direction == Direction::kColumnwise) return Columns(args_.tile);
-    Both(args_.tile);
+    Both();
   }
 
  private:
@@ -131,7 +117,7 @@ class BlockDriver {
     constexpr std::size_t kBytesAhead = 8192;
     const std::size_t ahead =
         std::min(kBytesAhead / amax_.item_bytes, tile.col_end - tile.col_begin);
-    RowScales scales(args_, micro_, geometry_, tile);
+    RowScales scales(args_, micro_, block_, tile);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         cols = std::min(kCols, tile.col_end - col);
@@ -167,20 +153,20 @@ class BlockDriver {
         SetRows(strip, out, rows);
         if (head > 0) {
           const std::size_t first = std::min(head, cols);
-          PaddedColumns(strip, rows, 0, first, Direction::kColumnwise);
+          PaddedColumns(strip, rows, 0, first);
           strip.col += first;
           strip.cols -= first;
           SetRows(strip, out, rows);
         }
-        Strip(strip, rows, Direction::kColumnwise);
+        Strip(strip, rows);
       }
     }
   }
 
   /// Quantizes both directions of blocks of one row, a strip at a time, so that memory is read
   /// once.
-  void Both(const Tile& tile) {
-    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+  void Both() {
+    ForEachRect(args_.tile, block_.items, kMicroCols, [&](const Rect& strip) {
       if (StripOfBoth(strip)) return;
       const Tile part{strip.row, strip.row + strip.rows, strip.col, strip.col + strip.cols};
       Rows(part);
@@ -189,24 +175,25 @@ class BlockDriver {
   }
 
   /// Quantizes square blocks whose codes keep their order.
-  void Squares(const Tile& tile, Direction direction) {
-    const bool by_columns = direction == Direction::kColumnwise;
+  void Squares() {
+    const bool by_columns = args_.direction == Direction::kColumnwise;
     const DirectionBuffers<std::byte>& out = by_columns ? args_.columnwise : args_.rowwise;
-    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+    ForEachRect(args_.tile, block_.items, kMicroCols, [&](const Rect& strip) {
       StripRows rows;
       SetRows(strip, out, rows);
-      if (direction == Direction::kBoth) {
+      if (args_.direction == Direction::kBoth) {
         rows.runs.copy_stride = args_.columnwise.code_stride;
         rows.runs.first.copy =
             args_.columnwise.codes + strip.row * rows.runs.copy_stride + strip.col;
       }
-      Strip(strip, rows, direction);
+      Strip(strip, rows);
     });
   }
 
   /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level
   /// cache, one below the other, and writes their transposes.
-  void Patches(const Tile& tile, Direction direction) {
+  void Patches() {
+    const Tile& tile = args_.tile;
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
     // In a tile of one row of patches the next patch lies to the right, and each strip prefetches a
     // piece of each row of the next two. In other tiles the next patch lies below.
@@ -222,8 +209,8 @@ class BlockDriver {
           const Place next = is_low ? NextPiece(args_, patch, r) : NextOfPatch(strip);
           SetRows(strip, next, codes + (held + r) * kTransposedCols, kTransposedCols, false, rows,
                   is_low ? kPatchesAhead : 1);
-          if (direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
-          Strip(strip, rows, direction);
+          if (args_.direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
+          Strip(strip, rows);
         }
         const bool is_last = row + patch.rows == tile.row_end;
         held = WriteTransposed({row - held, held + patch.rows, col, patch.cols}, is_last, codes);
@@ -301,8 +288,8 @@ class BlockDriver {
     const std::size_t alignment =
         rows.runs.first.copy != nullptr ? kLineBytes : kNontemporalAlignment;
     const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, alignment);
-    const bool copies_nontemporal =
-        rows.runs.first.copy != nullptr && !geometry_.transposed && args_.nontemporal;
+    const bool copies_nontemporal = rows.runs.first.copy != nullptr &&
+                                    !scheme_.layout.columnwise_transposed && args_.nontemporal;
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       MicroRun run = RunOf(rows, r);
@@ -335,19 +322,18 @@ class BlockDriver {
   }
 
   /// Quantizes a strip of blocks of several rows: columns of whole steps, then the others.
-  void Strip(const Rect& strip, const StripRows& rows, Direction direction) {
+  void Strip(const Rect& strip, const StripRows& rows) {
     const std::size_t whole = step_.RoundDown(strip.cols);
     if (whole > 0) {
       ScaleMemory<kMicroCols> memory;
       Encode(rows, whole, memory.From(0));
-      StoreStripScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
+      StoreStripScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv);
     }
-    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols, direction);
+    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
   }
   /// Quantizes the columns of a strip from `first` to `end`, padded with zeros to whole steps.
   /// Requires: these are at most kTransposedCols columns.
-  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end,
-                     Direction direction) {
+  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
     alignas(64) std::byte items[kMostRows][kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kMostRows][kTransposedCols];
     const std::size_t cols = step_.RoundUp(end - first), item_bytes = amax_.item_bytes;
@@ -367,8 +353,7 @@ class BlockDriver {
       if (out.first.copy == nullptr) continue;
       std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
     }
-    StoreStripScales({strip.row, strip.rows, strip.col + first, end - first}, memory.scale_inv,
-                     direction);
+    StoreStripScales({strip.row, strip.rows, strip.col + first, end - first}, memory.scale_inv);
   }
   /// Computes the amaxes of columns and, of square blocks, those of one row of these; then the
   /// scales and codes.
@@ -376,7 +361,7 @@ class BlockDriver {
     AmaxMemory<kMicroCols> of_columns;
     AmaxMemory<kMicroBlocks> of_blocks;
     const bool finite = ColumnAmaxes(rows, cols, of_columns.pattern);
-    if (!geometry_.IsSquare()) {
+    if (!is_square_) {
       const bool simple = scales_.of_columns(of_columns.pattern, cols, options_, scales);
       return Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales);
     }
@@ -397,21 +382,21 @@ class BlockDriver {
 
   /// Stores the scales of a strip's columns or square blocks: of these one for each block, or for
   /// each line of it. Requires: scales for each line have a byte, and their blocks are MX blocks.
-  void StoreStripScales(const Rect& strip, const std::byte* scales, Direction direction) const {
-    const std::size_t bytes = ScaleBytes(geometry_.scale_type),
-                      per_scale = geometry_.lines_per_scale;
+  void StoreStripScales(const Rect& strip, const std::byte* scales) const {
+    const std::size_t per_scale = scheme_.layout.lines_per_scale;
     const std::size_t row = block_.IndexOf(strip.row);
-    if (!geometry_.IsSquare())
-      return StoreScales(args_.columnwise, bytes, strip.col, strip.cols, row, 1, scales);
+    if (!is_square_)
+      return StoreScales(args_.columnwise, scale_bytes_, strip.col, strip.cols, row, 1, scales);
     const std::size_t blocks = block_.CountIn(strip.cols), first = block_.IndexOf(strip.col);
-    if (direction != Direction::kColumnwise) {
+    if (args_.direction != Direction::kColumnwise) {
       for (std::size_t r = 0; r < strip.rows; r += per_scale)
-        StoreScales(args_.rowwise, bytes, (strip.row + r) / per_scale, 1, first, blocks, scales);
+        StoreScales(args_.rowwise, scale_bytes_, (strip.row + r) / per_scale, 1, first, blocks,
+                    scales);
     }
-    if (direction == Direction::kRowwise) return;
+    if (args_.direction == Direction::kRowwise) return;
     const std::size_t lines = CeilDiv(strip.cols, per_scale);
     if (per_scale == block_.items)
-      return StoreScales(args_.columnwise, bytes, first, blocks, row, 1, scales);
+      return StoreScales(args_.columnwise, scale_bytes_, first, blocks, row, 1, scales);
     std::byte repeated[kMicroCols];
     for (std::size_t j = 0; j < blocks; ++j)
       std::memset(repeated + j * kMxBlock, std::to_integer<int>(scales[j]), kMxBlock);
@@ -438,11 +423,11 @@ class BlockDriver {
       Write(run, kNontemporalAlignment, strip.cols,
             [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
       if (args_.nontemporal) micro_.copy_nontemporal(copied_, strip.cols, column_codes);
-      StoreScales(args_.rowwise, ScaleBytes(geometry_.scale_type), row, 1,
-                  block_.IndexOf(strip.col), block_.IndexOf(strip.cols), of_row.scale_inv);
+      StoreScales(args_.rowwise, scale_bytes_, row, 1, block_.IndexOf(strip.col),
+                  block_.IndexOf(strip.cols), of_row.scale_inv);
     }
-    StoreScales(args_.columnwise, ScaleBytes(geometry_.scale_type), strip.col, strip.cols,
-                block_.IndexOf(strip.row), 1, of_columns.scale_inv);
+    StoreScales(args_.columnwise, scale_bytes_, strip.col, strip.cols, block_.IndexOf(strip.row), 1,
+                of_columns.scale_inv);
     return true;
   }
 
@@ -466,24 +451,29 @@ class BlockDriver {
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
-  const FormatKernels& kernels_;
-  const BlockGeometry& geometry_;
-  const ScaleKernels& scales_;
-  const ScaleRule& options_;
-  const Length block_;  // items of a block along its line
-  const Length step_;   // columns that fill vectors and square blocks
-  const AmaxKernels& amax_;
-  const BlockAmaxFn amax_of_blocks_;
-  const EncodeKernels& encode_blocks_;
+  const SchemeInfo& scheme_ = kSchemes[args_.scheme];
+  const bool is_square_ = scheme_.block.rows > 1;
+  const std::size_t scale_bytes_ = ScaleBytes(scheme_.layout.scale_type);
+  const Length block_{scheme_.block.cols};  // items of a block along its line
+  // Columns that fill vectors and square blocks.
+  const Length step_{std::max(micro_.vector_bytes, is_square_ ? block_.items : 1)};
+  const FormatKernels& kernels_ =
+      Of(micro_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype);
+  const ScaleKernels& scales_ = Of(kernels_.scales, scheme_.layout.scale_type);
+  // The same for every format; E8M0 scales do not depend on it.
+  const ScaleRule options_ = Fp8BlockRule<E4M3>::Prepare(0.0f, args_.options);
+  const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
+  const BlockAmaxFn amax_of_blocks_ = amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)];
+  const EncodeKernels& encode_blocks_ =
+      kernels_.encode_blocks[IndexOf(kBlockLengths, block_.items)];
   alignas(64) std::byte staged_[kMicroRun];
   alignas(64) std::byte copied_[kMicroCols];
 };
 
 }  // namespace
 
-void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, const ScaleRule& options) noexcept {
-  BlockDriver(args, micro, kernels, geometry, options).Run(args.direction);
+void DriveBlocks(const QuantizeArgs& args, const TargetParts& parts) noexcept {
+  BlockDriver(args, parts).Run();
 }
 
 }  // namespace narrowfloat::cpu

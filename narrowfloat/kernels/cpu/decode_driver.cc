@@ -4,6 +4,7 @@
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/dcheck.h"
 
 namespace narrowfloat::cpu {
@@ -12,16 +13,8 @@ namespace {
 /// Decodes the scales of blocks and lines of a tensor.
 class ScaleReader {
  public:
-  ScaleReader(const DequantizeArgs& args, const DecodeKernels& micro,
-              const DecodeGeometry& geometry)
-      : in_(args.in),
-        decode_(micro.scales[static_cast<std::size_t>(geometry.scale_type)]),
-        transpose_(micro.transpose_codes),
-        factors_{in_.amax, geometry.decode_factor},
-        bytes_(ScaleBytes(geometry.scale_type)),
-        line_shift_(std::countr_zero(std::max<std::size_t>(geometry.lines_per_scale, 1))),
-        blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
-        lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
+  ScaleReader(const DequantizeArgs& args, const DecodeKernels& kernels)
+      : args_(args), kernels_(kernels) {}
 
   /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales:
   /// as many as a cache line of each block has, if the scales of one line lie far apart. Reads that
@@ -67,7 +60,7 @@ class ScaleReader {
       }
     }
     if (in_.line_amaxes != nullptr) return DecodePatchByLines(line, lines, blocks, scales);
-    transpose_(patch_[0], sizeof patch_[0], blocks, turned_[0]);
+    kernels_.transpose_codes(patch_[0], sizeof patch_[0], blocks, turned_[0]);
     for (std::size_t j = 0; j < blocks; ++j)
       decode_(turned_[j], lines, factors_, scales + j * kDecodeSide);
   }
@@ -111,40 +104,32 @@ class ScaleReader {
   const std::byte* At(std::size_t line, std::size_t block) const {
     const ScaleStrides& strides = in_.strides;
     return in_.scale_inv +
-           (strides.LineOffset(line >> line_shift_) + strides.BlockOffset(block)) * bytes_;
+           (strides.LineOffset(lines_.IndexOf(line)) + strides.BlockOffset(block)) * bytes_;
   }
 
-  const DirectionBuffers<const std::byte>& in_;
-  DecodeScalesFn decode_;
-  TransposeCodesFn transpose_;
-  ScaleFactors factors_;
-  std::size_t bytes_;
-  int line_shift_;
-  bool blocks_adjacent_, lines_adjacent_;
+  const DequantizeArgs& args_;
+  const DecodeKernels& kernels_;
+  const DirectionBuffers<const std::byte>& in_ = args_.in;
+  const SchemeLayout& layout_ = kSchemes[args_.scheme].layout;
+  const DecodeScalesFn decode_ = Of(kernels_.scales, layout_.scale_type);
+  // Read for E4M3 scales only.
+  const ScaleFactors factors_{in_.amax, Nvfp4Scheme::Prepare(in_.amax, args_.options).decode};
+  const std::size_t bytes_ = ScaleBytes(layout_.scale_type);
+  const Length lines_{std::max<std::size_t>(layout_.lines_per_scale, 1)};  // that share a scale
+  const bool blocks_adjacent_ = in_.strides.BlocksAreAdjacent();
+  const bool lines_adjacent_ = lines_.items == 1 && in_.strides.LinesAreAdjacent();
   alignas(kLineBytes) std::byte patch_[kDecodeSide][2 * kPatchBlocks] = {};
   alignas(kLineBytes) std::byte turned_[2 * kPatchBlocks][kDecodeSide];
 };
 
 class DecodeDriver {
  public:
-  DecodeDriver(const DequantizeArgs& args, const MicroKernels& micro, const DecodeKernels& decode,
-               const FormatDecoders& kernels, const DecodeGeometry& geometry)
-      : args_(args),
-        in_(args.in),
-        tile_(args.tile),
-        micro_(micro),
-        decode_(decode),
-        kernels_(kernels),
-        geometry_(geometry),
-        scales_(args, decode, geometry),
-        block_(std::max<std::size_t>(geometry.block, 1)) {}
+  DecodeDriver(const DequantizeArgs& args, const TargetParts& parts) : args_(args), parts_(parts) {}
 
-  void Run(Direction direction) {
-    const bool is_whole = geometry_.block == 0;
-    if (is_whole) scales_.Read(0, 1, 0, 1, column_scales_);
-    if (direction == Direction::kRowwise) return is_whole ? WholeRows() : BlockRows();
-    if (!geometry_.transposed) return Columns();
-    Patches(is_whole);
+  void Run() {
+    if (is_whole_) scales_.Read(0, 1, 0, 1, column_scales_);
+    if (args_.direction == Direction::kRowwise) return is_whole_ ? WholeRows() : BlockRows();
+    scheme_.layout.columnwise_transposed ? Patches() : Columns();
   }
 
  private:
@@ -191,7 +176,7 @@ class DecodeDriver {
       const std::byte* codes = Codes(row, col + i);
       std::byte* to = Items(row, col + i);
       // Decoding 4-bit codes takes longer than reading them (docs/performance.md).
-      if (geometry_.codes_per_byte == 1) PrefetchPageStarts(codes + kDecodeRun, some);
+      if (per_byte_.items == 1) PrefetchPageStarts(codes + kDecodeRun, some);
       Write({codes, to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
         kernels_.blocks(runs, some, {scales + block_.IndexOf(i), block_.shift});
       });
@@ -239,14 +224,13 @@ class DecodeDriver {
   }
 
   /// Decodes transposed codes: transposes a patch in the first-level cache, then decodes its rows.
-  void Patches(bool is_whole) {
+  void Patches() {
     alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
-    const std::size_t per_byte = geometry_.codes_per_byte;
-    NF_DCHECK(per_byte == 1 || block_.Divides(tile_.row_begin));
+    NF_DCHECK(per_byte_.items == 1 || block_.Divides(tile_.row_begin));
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
-      const std::size_t lines = CeilDiv(rect.rows, per_byte);
-      decode_.transpose_codes(staged, kTransposedRun / per_byte, lines, patch);
-      if (per_byte == 2) {
+      const std::size_t lines = per_byte_.CountIn(rect.rows);
+      decode_.transpose_codes(staged, per_byte_.IndexOf(kTransposedRun), lines, patch);
+      if (per_byte_.items == 2) {
         decode_.split_rows(patch, lines);
         scales_.ReadPatch(rect.col, rect.cols, block_.IndexOf(rect.row), block_.CountIn(rect.rows),
                           block_scales_);
@@ -254,20 +238,21 @@ class DecodeDriver {
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
         const std::size_t row = rect.row + r, left = rect.rows - r;
         // A strip ends where its block does.
-        rows = is_whole ? left : std::min(block_.RoundDown(row) + block_.items - row, left);
+        rows = is_whole_ ? left : std::min(block_.RoundDown(row) + block_.items - row, left);
         const Rect strip{row, rows, rect.col, rect.cols};
         const DecodeColumns columns =
-            is_whole        ? DecodeColumns{}
-            : per_byte == 2 ? ColumnsOf(block_scales_ + block_.IndexOf(r) * kDecodeSide, rect.cols)
-                            : ReadColumns(strip);
+            is_whole_ ? DecodeColumns{}
+            : per_byte_.items == 2
+                ? ColumnsOf(block_scales_ + block_.IndexOf(r) * kDecodeSide, rect.cols)
+                : ReadColumns(strip);
         const DecodeRuns runs{.codes = patch + r * kDecodeSide,
                               .next = next == nullptr ? nullptr : next + r * in_.code_stride,
                               .rows = strip.rows,
                               .code_stride = kDecodeSide,
                               .next_stride = in_.code_stride};
         WriteRows(runs, strip.row, strip.col, strip.cols, [&](const DecodeRuns& to) {
-          is_whole ? kernels_.uniform(to, strip.cols, column_scales_[0])
-                   : kernels_.columns(to, strip.cols, columns);
+          is_whole_ ? kernels_.uniform(to, strip.cols, column_scales_[0])
+                    : kernels_.columns(to, strip.cols, columns);
         });
       }
     });
@@ -279,9 +264,8 @@ class DecodeDriver {
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
     alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared, see below
-    const std::size_t per_byte = geometry_.codes_per_byte;
     const auto codes = [&](std::size_t row, std::size_t col) {
-      return in_.codes + col * in_.code_stride + row / per_byte;
+      return in_.codes + col * in_.code_stride + per_byte_.IndexOf(row);
     };
     for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += kTransposedRun) {
       const std::size_t rows = std::min(kTransposedRun, tile_.row_end - row);
@@ -291,16 +275,17 @@ class DecodeDriver {
         if (next.col == tile_.col_end && row + rows < tile_.row_end)
           next = {row + rows, tile_.col_begin};
         if (next.col + cols > args_.shape.cols) next = {row, col};
-        decode_.stage_codes(codes(row, col), in_.code_stride, cols, rows / per_byte, staged,
-                            kTransposedRun / per_byte);
+        decode_.stage_codes(codes(row, col), in_.code_stride, cols, per_byte_.IndexOf(rows), staged,
+                            per_byte_.IndexOf(kTransposedRun));
         const std::byte* ahead = codes(next.row, next.col);
         ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
           // Each part prefetches as many bytes of a line as the patch has columns: of packed codes,
           // the first part prefetches those of both.
-          const std::byte* ahead_of_part = r > 0 && per_byte == 2 ? nullptr : ahead + r / per_byte;
-          decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols}, staged + r / per_byte,
-                 ahead_of_part);
+          const std::byte* ahead_of_part =
+              r > 0 && per_byte_.items == 2 ? nullptr : ahead + per_byte_.IndexOf(r);
+          decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols},
+                 staged + per_byte_.IndexOf(r), ahead_of_part);
         }
       }
     }
@@ -308,7 +293,7 @@ class DecodeDriver {
 
   DecodeColumns ReadColumns(const Rect& strip) {
     const std::size_t block = block_.IndexOf(strip.row);
-    if (geometry_.scale_type == ScaleType::kE8M0 && kernels_.factors_of_e8m0 != nullptr) {
+    if (scheme_.layout.scale_type == ScaleType::kE8M0 && kernels_.factors_of_e8m0 != nullptr) {
       std::byte memory[kDecodeCols];
       const std::byte* stored = scales_.Stored(strip.col, strip.cols, block, 1, memory);
       if (kernels_.factors_of_e8m0(stored, strip.cols, factors_)) return {nullptr, factors_, true};
@@ -321,7 +306,7 @@ class DecodeDriver {
   }
 
   const std::byte* Codes(std::size_t row, std::size_t col) const {
-    return in_.codes + row * in_.code_stride + col / geometry_.codes_per_byte;
+    return in_.codes + row * in_.code_stride + per_byte_.IndexOf(col);
   }
   std::byte* Items(std::size_t row, std::size_t col) const {
     return args_.out.Row(row) + col * kernels_.item_bytes;
@@ -372,14 +357,18 @@ class DecodeDriver {
   static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
 
   const DequantizeArgs& args_;
-  const DirectionBuffers<const std::byte>& in_;
-  const Tile& tile_;
-  const MicroKernels& micro_;
-  const DecodeKernels& decode_;
-  const FormatDecoders& kernels_;
-  const DecodeGeometry& geometry_;
-  ScaleReader scales_;
-  const Length block_;  // items of a block along its line
+  const TargetParts& parts_;
+  const DirectionBuffers<const std::byte>& in_ = args_.in;
+  const Tile& tile_ = args_.tile;
+  const MicroKernels& micro_ = *parts_.micro;
+  const DecodeKernels& decode_ = *parts_.decode;
+  const FormatDecoders& kernels_ =
+      Of(decode_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype);
+  const SchemeInfo& scheme_ = kSchemes[args_.scheme];
+  const bool is_whole_ = scheme_.block == kWholeTensor;
+  const Length per_byte_{CodesPerByte(scheme_.element_bits)};
+  const Length block_{is_whole_ ? 1 : scheme_.block.cols};  // items of a block along its line
+  ScaleReader scales_{args_, decode_};
   // Memory is not cleared: kernels read bytes behind the codes or scales of a call, but no result
   // depends on them.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];
@@ -390,10 +379,8 @@ class DecodeDriver {
 
 }  // namespace
 
-void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
-                   const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry) noexcept {
-  DecodeDriver(args, micro, decode, kernels, geometry).Run(args.direction);
+void DriveDecoding(const DequantizeArgs& args, const TargetParts& parts) noexcept {
+  DecodeDriver(args, parts).Run();
 }
 
 }  // namespace narrowfloat::cpu

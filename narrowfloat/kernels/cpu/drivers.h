@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drivers of quantizing and dequantizing: plain C++, compiled once. A driver goes through a
 // tile, stages its edges, decides where to prefetch and which stores to use, and calls
-// micro-kernels. Geometry is data.
+// micro-kernels. It reads the geometry of the scheme from kSchemes.
 #pragma once
 
 #include <algorithm>
@@ -13,59 +13,31 @@
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/item_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/kernel_table.h"
 
 namespace narrowfloat::cpu {
 
-/// The properties of a scheme that the driver of blocks needs.
-struct BlockGeometry {
-  BlockShape block;  // of the rowwise direction
-  ScaleType scale_type;
-  std::size_t lines_per_scale;
-  bool transposed;  // columnwise codes are
-
-  bool IsSquare() const { return block.rows > 1; }
-};
-
 /// Quantizes a tile of a scheme with blocks and codes of 8 bits. Requires: E8M0 scales are of MX
 /// blocks.
-void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, const ScaleRule& options) noexcept;
-
+void DriveBlocks(const QuantizeArgs& args, const TargetParts& parts) noexcept;
 /// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
 /// positive and finite.
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
-                const FormatKernels& kernels) noexcept;
-
-/// The properties of a scheme that the driver of packed codes needs.
-struct PackedGeometry {
-  BlockShape block;  // of the rowwise direction
-  ScaleType scale_type;
-  LineFactors (*factors)(float amax, const ScaleOptions& options);  // of two levels, else null
-};
+void DriveWhole(const QuantizeArgs& args, const TargetParts& parts) noexcept;
 /// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
-/// transposed. Requires: the factors are positive and finite.
-void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const ItemKernels& items, const PackKernels& kernels,
-                 const PackedGeometry& geometry) noexcept;
-
-/// The properties of a scheme that the driver of decoding needs.
-struct DecodeGeometry {
-  std::size_t block;  // items of a block along its line, a power of two; 0: one scale for all
-  std::size_t lines_per_scale;  // a power of two, or 0
-  ScaleType scale_type;
-  std::size_t codes_per_byte;
-  bool transposed;      // columnwise codes are
-  float decode_factor;  // ScaleFactors::decode; the other factor is the amax
-};
-
+/// transposed. Requires: the factors of E4M3 scales are positive and finite.
+void DrivePacked(const QuantizeArgs& args, const TargetParts& parts) noexcept;
 /// Dequantizes a tile. Requires: codes of 8 bits, or packed ones that are transposed columnwise,
 /// whose tiles then begin at a row where a block does; blocks as the micro-kernels and patches take
 /// them.
-void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
-                   const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry) noexcept;
+void DriveDecoding(const DequantizeArgs& args, const TargetParts& parts) noexcept;
+
+/// Returns the entry of a table for a type of items or scales, or for a direction.
+template <class Entries, class Enum>
+const auto& Of(const Entries& entries, Enum of) {
+  return entries[static_cast<std::size_t>(of)];
+}
 
 /// Computes the amaxes of columns, which ignore NaN. Returns true if all items are finite.
 inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,

@@ -475,7 +475,6 @@ constexpr cpu::EncodeKernels kEncodeBlocks{&EncodeBlocks<F, T, kBlock, Encoder::
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatKernels kFormatKernels{
-    .amax = &kAmaxKernels<T>,
     .encode_blocks = {kEncodeBlocks<F, T, cpu::kBlockLengths[0]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[1]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[2]>},

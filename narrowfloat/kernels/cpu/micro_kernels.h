@@ -185,7 +185,6 @@ struct AmaxKernels {
 
 /// The micro-kernels of one format of codes and one type of items.
 struct FormatKernels {
-  const AmaxKernels* amax;  // of the type of items
   std::array<EncodeKernels, kBlockLengths.size()> encode_blocks;
   // By ScaleType: fp32 from ScaleFromAmax, and MxRule's E8M0 codes, which have no options;
   // none for E4M3.

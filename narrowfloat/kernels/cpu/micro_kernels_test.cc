@@ -65,7 +65,9 @@ template <class P>
 class MicroKernelsTest : public testing::Test {
  protected:
   static const FormatKernels& Kernels(const Target& target) { return KernelsOf<P>(target); }
-  static const AmaxKernels& Amaxes(const Target& target) { return *Kernels(target).amax; }
+  static const AmaxKernels& Amaxes(const Target& target) {
+    return target.micro->amax[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  }
   static const ScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }

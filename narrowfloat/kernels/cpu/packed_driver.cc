@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/cpu/tile_drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -23,46 +24,29 @@ constexpr std::size_t kPatchBlocks = kPatchRows / kPackUnit, kReadRows = 64;
 
 class PackedDriver {
  public:
-  PackedDriver(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-               const ItemKernels& items, const PackKernels& kernels, const PackedGeometry& geometry,
-               Direction direction)
-      : args_(args),
-        out_(direction == Direction::kRowwise ? args.rowwise : args.columnwise),
-        micro_(micro),
-        amax_(amax),
-        items_(items),
-        kernels_(kernels),
-        geometry_(geometry),
-        scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
-        block_(geometry.block.cols),
-        vector_(micro.vector_bytes),
-        amax_of_blocks_(amax.of_blocks[IndexOf(kAmaxLengths, geometry.block.cols)]),
-        is_stochastic_(args.rounding == Rounding::kStochastic),
-        chooses_(geometry.factors != nullptr && args.options.four_over_six != FourOverSix::kOff),
-        errors_{args.options.e4m3_max * kMaxValue<E2M1>,
-                args.options.four_over_six == FourOverSix::kMeanSquaredError,
-                args.options.four_over_six_fast_error} {
-    if (geometry.factors == nullptr) return;
-    const Tile& tile = args.tile;
-    const std::size_t line = direction == Direction::kRowwise ? tile.row_begin : tile.col_begin;
-    factors_.Fill(0, kPackPlaces, geometry.factors(out_.AmaxOf(line), args.options));
+  PackedDriver(const QuantizeArgs& args, const TargetParts& parts) : args_(args), parts_(parts) {}
+
+  void Run() {
+    const bool is_rowwise = args_.direction == Direction::kRowwise;
+    FillFactors(0, kPackPlaces, is_rowwise ? args_.tile.row_begin : args_.tile.col_begin);
+    is_rowwise ? Rows() : Patches();
   }
 
+ private:
   /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
   /// the latency from the last load to the first code is paid once for many items.
   void Rows() {
     const Tile& tile = args_.tile;
     // Amaxes of columns are computed by whole vectors, and of fewer columns at a time.
-    const std::size_t run = IsSquare() ? kMicroCols : kPackRun;
+    const std::size_t run = is_square_ ? kMicroCols : kPackRun;
     const std::size_t ahead = std::min(run, tile.col_end - tile.col_begin);
-    const Length step = IsSquare() && vector_.items > block_.items ? vector_ : block_;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += geometry_.block.rows) {
-      if (out_.line_amaxes != nullptr)
-        factors_.Fill(0, kPackPlaces, geometry_.factors(out_.AmaxOf(row), args_.options));
+    const Length step = is_square_ && vector_.items > block_.items ? vector_ : block_;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += scheme_.block.rows) {
+      if (out_.line_amaxes != nullptr) FillFactors(0, kPackPlaces, row);
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         const std::size_t left = tile.col_end - col;
         cols = left < step.items ? left : std::min(run, step.RoundDown(left));
-        RowStrip({row, std::min(geometry_.block.rows, tile.row_end - row), col, cols},
+        RowStrip({row, std::min(scheme_.block.rows, tile.row_end - row), col, cols},
                  step.RoundUp(cols), ahead);
       }
     }
@@ -74,8 +58,14 @@ class PackedDriver {
     ForEachRect(args_.tile, kPatchRows, kTransposedCols, [&](const Rect& patch) { Patch(patch); });
   }
 
- private:
-  bool IsSquare() const { return geometry_.block.rows > 1; }
+  /// Sets the factors of E4M3 scales from `begin` to `end` to those of a line.
+  void FillFactors(std::size_t begin, std::size_t end, std::size_t line) {
+    if (scheme_.layout.scale_type != ScaleType::kE4M3) return;
+    // The factors do not depend on the shape of the blocks.
+    const Nvfp4Scheme::TensorState state = Nvfp4Scheme::Prepare(out_.AmaxOf(line), args_.options);
+    factors_.Fill(begin, end,
+                  {state.amax, state.encode, state.encode_over_max, state.reciprocal_encode});
+  }
 
   template <class Fn>
   Fn Choose(const PackRoundings<Fn>& roundings, bool finite) const {
@@ -90,7 +80,7 @@ class PackedDriver {
     const std::size_t blocks = block_.IndexOf(cols);
     AmaxMemory<kMicroCols> of_columns, amaxes;
     bool finite = true;
-    if (IsSquare()) {
+    if (is_square_) {
       finite = ComputeColumnAmaxes(amax_, {rows, count}, cols, of_columns.pattern);
       amax_of_blocks_(of_columns.pattern, blocks, amaxes.pattern);
     } else {
@@ -125,8 +115,8 @@ class PackedDriver {
     const auto compute = [&](const ErrorKernels& of) {
       for (std::size_t r = 0; r < count; ++r)
         of.of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
-      for (std::size_t r = count; r < geometry_.block.rows; ++r) errors[r] = {};
-      AddLines(geometry_.block.rows, blocks, errors);
+      for (std::size_t r = count; r < scheme_.block.rows; ++r) errors[r] = {};
+      AddLines(scheme_.block.rows, blocks, errors);
     };
     const bool fits = kernels.candidates(amaxes, blocks, factors_, candidates);
     const bool estimates = kernels.compare != nullptr && fits && finite;
@@ -147,7 +137,7 @@ class PackedDriver {
   bool ComputeUndecided(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
                         std::size_t width, const Copy& copy, CandidateErrors& errors) const {
     constexpr std::size_t kMost = kPackPlaces / 4;
-    const std::size_t of_block = geometry_.block.rows;
+    const std::size_t of_block = scheme_.block.rows;
     std::uint8_t undecided[kPackPlaces];
     const std::size_t found = kernels_.four_over_six.compare(factors_, errors_, candidates,
                                                              of_block, places, errors, undecided);
@@ -207,7 +197,7 @@ class PackedDriver {
     const PackRowFn pack = Choose(kernels_.row, finite);
     const bool is_edge = strip.cols < cols;
     for (std::size_t r = 0; r < strip.rows; ++r) {
-      const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, geometry_.block.rows);
+      const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, scheme_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
       const bool is_staged = is_edge || (args_.nontemporal && !IsNontemporalAligned(codes));
       Draw(strip.row + r, strip.col, cols);
@@ -231,8 +221,7 @@ class PackedDriver {
 
   void Patch(const Rect& patch) {
     if (out_.line_amaxes != nullptr) {
-      for (std::size_t c = 0; c < patch.cols; ++c)
-        factors_.Fill(c, c + 1, geometry_.factors(out_.AmaxOf(patch.col + c), args_.options));
+      for (std::size_t c = 0; c < patch.cols; ++c) FillFactors(c, c + 1, patch.col + c);
     }
     for (std::size_t r = 0; r < patch.rows; r += block_.items) {
       const Rect strip{patch.row + r, std::min(block_.items, patch.rows - r), patch.col,
@@ -300,7 +289,8 @@ class PackedDriver {
       group.out[r] = transformed_ + r * stride;
     }
     for (std::size_t r = 0; r < kHadamardSize; ++r) rows[r] = group.out[r];
-    return TransformGroup(args_.dtype, items_, *args_.sign_mask, group, cols, amaxes);
+    return TransformGroup(args_.dtype, Of(*parts_.items, args_.dtype), *args_.sign_mask, group,
+                          cols, amaxes);
   }
 
   /// Computes the scales of a strip's columns from `amaxes`; of square blocks, first replaces the
@@ -308,7 +298,7 @@ class PackedDriver {
   /// does.
   bool ColumnScales(const PackedStrip& strip, std::byte* amaxes, bool finite,
                     const PackScales& scales) const {
-    if (IsSquare()) {
+    if (is_square_) {
       amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
                             : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
     }
@@ -323,10 +313,10 @@ class PackedDriver {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;
-    const std::size_t lines = geometry_.block.rows;  // columns of a square
+    const std::size_t lines = scheme_.block.rows;  // columns of a square
     const auto compute = [&](const ErrorKernels& of) {
       of.of_columns(strip, factors_, errors_, candidates, errors);
-      if (!IsSquare()) return;
+      if (!is_square_) return;
       for (float* of_candidate : errors.of) AddColumns(lines, strip.cols, of_candidate);
     };
     const bool fits = kernels.candidates(amaxes, strip.cols, factors_, candidates);
@@ -398,17 +388,24 @@ class PackedDriver {
   }
 
   const QuantizeArgs& args_;
-  const DirectionBuffers<std::byte>& out_;
-  const MicroKernels& micro_;
-  const AmaxKernels& amax_;
-  const ItemKernels& items_;
-  const PackKernels& kernels_;
-  const PackedGeometry& geometry_;
-  const PackScaleKernels& scale_rule_;
-  const Length block_, vector_;  // items of a block along its line; codes of a vector
-  const BlockAmaxFn amax_of_blocks_;
-  const bool is_stochastic_, chooses_;
-  const ErrorRule errors_;
+  const TargetParts& parts_;
+  const SchemeInfo& scheme_ = kSchemes[args_.scheme];
+  const bool is_square_ = scheme_.block.rows > 1;
+  const DirectionBuffers<std::byte>& out_ =
+      args_.direction == Direction::kRowwise ? args_.rowwise : args_.columnwise;
+  const MicroKernels& micro_ = *parts_.micro;
+  const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
+  const PackKernels& kernels_ = Of(*parts_.pack, args_.dtype);
+  const PackScaleKernels& scale_rule_ = Of(kernels_.scales, scheme_.layout.scale_type);
+  const Length block_{scheme_.block.cols};    // items of a block along its line
+  const Length vector_{micro_.vector_bytes};  // codes of a vector
+  const BlockAmaxFn amax_of_blocks_ = amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)];
+  const bool is_stochastic_ = args_.rounding == Rounding::kStochastic;
+  const bool chooses_ = scheme_.layout.scale_type == ScaleType::kE4M3 &&
+                        args_.options.four_over_six != FourOverSix::kOff;
+  const ErrorRule errors_{args_.options.e4m3_max * kMaxValue<E2M1>,
+                          args_.options.four_over_six == FourOverSix::kMeanSquaredError,
+                          args_.options.four_over_six_fast_error};
   TwoLevelFactors factors_;
   alignas(64) std::byte staged_[kPackRun];
   alignas(64) std::uint8_t random_[(kPackPlaces + kPackUnit) * kRandomRun];
@@ -420,11 +417,8 @@ class PackedDriver {
 
 }  // namespace
 
-void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const ItemKernels& items, const PackKernels& kernels,
-                 const PackedGeometry& geometry) noexcept {
-  PackedDriver driver(args, micro, amax, items, kernels, geometry, args.direction);
-  args.direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
+void DrivePacked(const QuantizeArgs& args, const TargetParts& parts) noexcept {
+  PackedDriver(args, parts).Run();
 }
 
 }  // namespace narrowfloat::cpu

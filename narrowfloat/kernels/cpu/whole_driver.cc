@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
 namespace narrowfloat::cpu {
@@ -9,18 +10,17 @@ namespace {
 
 class WholeDriver {
  public:
-  WholeDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-              float scale)
-      : args_(args), micro_(micro), kernels_(kernels), item_bytes_(kernels.amax->item_bytes) {
-    state_.tables.scale = scale;
+  WholeDriver(const QuantizeArgs& args, const TargetParts& parts)
+      : args_(args), micro_(*parts.micro) {
+    state_.tables.scale = args.tensor_scale;
     const Tile& tile = args.tile;
     if ((tile.row_end - tile.row_begin) * (tile.col_end - tile.col_begin) >= kTabulatedItems)
-      kernels.uniform.tabulate(state_.tables);
+      kernels_.tabulate(state_.tables);
   }
 
-  void Run(Direction direction) {
-    direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);
-    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.amax->value(state_.largest);
+  void Run() {
+    args_.direction == Direction::kRowwise ? Rows() : Patches();
+    if (args_.amax_out != nullptr) *args_.amax_out = amax_.value(state_.largest);
   }
 
  private:
@@ -64,10 +64,10 @@ class WholeDriver {
 
   /// Encodes patches in the first-level cache and writes their transposes; their rows too,
   /// directly, if they are kept.
-  void Patches(bool keeps_rows) {
+  void Patches() {
     const DirectionBuffers<std::byte>& out = args_.columnwise;
     ForEachRect(args_.tile, kTransposedRun, kTransposedCols, [&](const Rect& patch) {
-      for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
+      for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r);
       micro_.transpose(patch_, patch.rows, patch.cols,
                        out.codes + patch.col * out.code_stride + patch.row, out.code_stride,
                        args_.nontemporal);
@@ -75,7 +75,7 @@ class WholeDriver {
   }
 
   /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on.
-  void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
+  void EncodeRows(const Rect& patch, std::size_t first) {
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
     const Place items{patch.row + first, patch.col};
     const Place next = NextPiece(args_, patch, first);
@@ -83,20 +83,20 @@ class WholeDriver {
         {nullptr, nullptr, patch_ + first * kTransposedCols, false}, rows, 0, kTransposedCols};
     runs.pieces = kPatchesAhead;
     const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
-    if (keeps_rows) KeepRows(args_, items, runs);
+    if (args_.direction == Direction::kBoth) KeepRows(args_, items, runs);
     if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
   }
 
-  void Encode(const MicroRuns& runs, std::size_t count) {
-    kernels_.uniform.encode(runs, count, state_);
-  }
+  void Encode(const MicroRuns& runs, std::size_t count) { kernels_.encode(runs, count, state_); }
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
-  const FormatKernels& kernels_;
-  const std::size_t item_bytes_;
+  const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
+  const UniformKernels& kernels_ =
+      Of(micro_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype).uniform;
+  const std::size_t item_bytes_ = amax_.item_bytes;
   UniformState state_;
   alignas(64) std::byte staged_[kRunItems];
   alignas(64) std::byte patch_[kTransposedRun * kTransposedCols];
@@ -104,9 +104,8 @@ class WholeDriver {
 
 }  // namespace
 
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
-                const FormatKernels& kernels) noexcept {
-  WholeDriver(args, micro, kernels, args.tensor_scale).Run(args.direction);
+void DriveWhole(const QuantizeArgs& args, const TargetParts& parts) noexcept {
+  WholeDriver(args, parts).Run();
 }
 
 }  // namespace narrowfloat::cpu

@@ -12,7 +12,7 @@
 
 #include "hwy/highway.h"
 #include "hwy/targets.h"
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/cpu_table.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -38,7 +38,7 @@ std::vector<const KernelTable*> BuildTables() {
   static std::vector<std::unique_ptr<const KernelTable>> tables;
   std::vector<const KernelTable*> available;
   for (const cpu::CpuTarget& target : cpu::AvailableTargets())
-    available.push_back(tables.emplace_back(cpu::MakeTable(target)).get());
+    available.push_back(tables.emplace_back(std::make_unique<const cpu::CpuTable>(target)).get());
   available.push_back(&ScalarKernels());
   return available;
 }

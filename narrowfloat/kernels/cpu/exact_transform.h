@@ -14,4 +14,17 @@ namespace narrowfloat::cpu {
 void TransformExactly(DType dtype, const TransformRows& rows, std::size_t col,
                       std::uint32_t sign_mask) noexcept;
 
+/// Transforms `cols` columns of a group of rows by the micro-kernel, and exactly the columns that
+/// this leaves to its caller. Returns true if `amaxes` has the amaxes of all columns, and these are
+/// finite. Requires: cols and amaxes as TransformFn. Inline, since a call for every 128 columns
+/// took 1 % of quantizing them.
+inline bool TransformGroup(DType dtype, const ItemKernels& kernels, std::uint32_t sign_mask,
+                           const TransformRows& rows, std::size_t cols,
+                           std::byte* amaxes) noexcept {
+  std::uint16_t inexact[kTransformCols];
+  const std::size_t count = kernels.transform(rows, cols, sign_mask, inexact, amaxes);
+  for (std::size_t i = 0; i < count; ++i) TransformExactly(dtype, rows, inexact[i], sign_mask);
+  return count == 0;
+}
+
 }  // namespace narrowfloat::cpu

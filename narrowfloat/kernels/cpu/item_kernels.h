@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Micro-kernels of items that are not encoded: amaxes, sums of columns and the Hadamard transform.
-// They know no tensor; the drivers in tile_drivers.h call them.
+// They know no tensor; the drivers in tile_drivers.cc call them.
 #pragma once
 
 #include <array>

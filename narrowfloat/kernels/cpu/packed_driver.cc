@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/exact_transform.h"
 #include "narrowfloat/kernels/cpu/scheme_drivers.h"
-#include "narrowfloat/kernels/cpu/tile_drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
 namespace narrowfloat::cpu {

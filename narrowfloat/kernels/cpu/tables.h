@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,8 +34,5 @@ struct TargetParts {
 };
 /// Returns the parts of a target, by CpuTarget::index; empty ones for the baseline.
 TargetParts PartsOf(std::size_t target);
-/// Returns the table whose operations call the micro-kernels of a target. Requires: not the
-/// baseline, which has none.
-std::unique_ptr<const KernelTable> MakeTable(const CpuTarget& target);
 
 }  // namespace narrowfloat::cpu

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/kernels/cpu/tile_drivers.h"
-
+// The operations of CpuTable on items that are not encoded.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "narrowfloat/kernels/cpu/cpu_table.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/exact_transform.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -140,8 +141,9 @@ struct HadamardDriver {
 
 }  // namespace
 
-float DriveAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
-                const ItemKernels& kernels) noexcept {
+float CpuTable::Amax(DType dtype, const MatrixRows<const std::byte>& in,
+                     const Tile& tile) const noexcept {
+  const ItemKernels& kernels = Of(*parts_.items, dtype);
   const std::size_t rows = tile.row_end - tile.row_begin, cols = tile.col_end - tile.col_begin;
   const std::size_t first = tile.col_begin * kernels.item_bytes;
   if (rows > 0 && in.IsContiguous(cols * kernels.item_bytes))
@@ -152,14 +154,16 @@ float DriveAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
   return largest;
 }
 
-void DriveColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile,
-                    const ItemKernels& kernels, float* sums) noexcept {
+void CpuTable::ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                         float* sums) const noexcept {
+  const ItemKernels& kernels = Of(*parts_.items, dtype);
   AddTile(in, tile, kernels.item_bytes, sums,
           [&](auto... arguments) { kernels.add_rows(arguments..., nullptr); });
 }
 
-float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
-                   const ItemKernels& kernels, float* sums) noexcept {
+float CpuTable::AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                        float* sums) const noexcept {
+  const ItemKernels& kernels = Of(*parts_.items, dtype);
   float largest = 0.0f;
   bool has_nan = false;
   AddTile(in, tile, kernels.item_bytes, sums,
@@ -169,22 +173,21 @@ float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
             has_nan |= std::isnan(amax);
             largest = std::max(largest, amax);
           });
-  return has_nan ? DriveAmax(in, tile, kernels) : largest;
+  return has_nan ? Amax(dtype, in, tile) : largest;
 }
 
-void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
-                     const AmaxKernels& kernels, float* amaxes) noexcept {
+void CpuTable::ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                          float* amaxes) const noexcept {
   for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
     const std::size_t end = std::min(col + kMicroCols, tile.col_end);
-    ColumnAmaxes(in, {tile.row_begin, tile.row_end, col, end}, kernels,
+    ColumnAmaxes(in, {tile.row_begin, tile.row_end, col, end}, Of(parts_.micro->amax, dtype),
                  amaxes + (col - tile.col_begin));
   }
 }
 
-float DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
-                    const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
-                    const MatrixRows<std::byte>& out) noexcept {
-  return HadamardDriver{in, tile, kernels, dtype, sign_mask, out}.Run();
+float CpuTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                         std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept {
+  return HadamardDriver{in, tile, Of(*parts_.items, dtype), dtype, sign_mask, out}.Run();
 }
 
 }  // namespace narrowfloat::cpu

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/kernel_table.h"
+
+namespace narrowfloat::cpu {
+
+/// The kernel table of an instruction set: plain C++, compiled once, which calls the micro-kernels
+/// of a target. Requires: not the baseline, which has none.
+class CpuTable final : public KernelTable {
+ public:
+  explicit CpuTable(const CpuTarget& target);
+
+  // In tile_drivers.cc.
+  float Amax(DType dtype, const MatrixRows<const std::byte>& in,
+             const Tile& tile) const noexcept override;
+  void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                 float* sums) const noexcept override;
+  float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                float* sums) const noexcept override;
+  void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                  float* amaxes) const noexcept override;
+  float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                 std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept override;
+  // Call the driver that scheme_drivers.h names; a scheme that none serves runs on the reference.
+  void Quantize(const QuantizeArgs& args) const noexcept override;
+  void Dequantize(const DequantizeArgs& args) const noexcept override;
+
+ private:
+  const TargetParts parts_;
+};
+
+}  // namespace narrowfloat::cpu

@@ -316,7 +316,7 @@ class BlockDriver {
                   std::byte* out) {
     alignas(64) std::byte items[kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kTransposedCols];
-    PadRow(from, cols * amax_.item_bytes, block_.items * amax_.item_bytes, items);
+    PadItems(from, cols * amax_.item_bytes, block_.items * amax_.item_bytes, items);
     Batch({items, items, codes, false, nullptr}, block_.items, scales);
     std::memcpy(out, codes, cols);
   }
@@ -343,8 +343,8 @@ class BlockDriver {
         {items[0], items[0], codes[0], false}, out.rows, sizeof items[0], sizeof codes[0]};
     padded.is_even = true;
     for (std::size_t r = 0; r < out.rows; ++r) {
-      padded.items[r] = PadRow(rows.items[r] + first * item_bytes, (end - first) * item_bytes,
-                               cols * item_bytes, items[r]);
+      padded.items[r] = PadItems(rows.items[r] + first * item_bytes, (end - first) * item_bytes,
+                                 cols * item_bytes, items[r]);
     }
     ScaleMemory<kTransposedCols> memory;
     Encode(padded, cols, memory.From(0));

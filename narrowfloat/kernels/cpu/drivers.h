@@ -53,14 +53,6 @@ struct alignas(64) AmaxMemory {
   std::byte pattern[kPlaces * sizeof(float)];
 };
 
-/// Copies `bytes` of a row, and zeros up to `padded` bytes. Returns the copy's address.
-inline const std::byte* PadRow(const std::byte* from, std::size_t bytes, std::size_t padded,
-                               std::byte* to) {
-  std::memcpy(to, from, bytes);
-  std::memset(to + bytes, 0, padded - bytes);
-  return to;
-}
-
 /// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
 inline void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
   for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);

@@ -50,9 +50,8 @@ HWY_INLINE std::uint32_t LargestBits(const std::byte* items, std::size_t count) 
   for (; i + 4 * bytes <= all; i += 4 * bytes) update(items + i);
   for (; i + bytes <= all; i += bytes) a = hn::Max(a, magnitudes(items + i));
   if (i < all) {
-    ZeroPadded<T, HWY_MAX_BYTES / kItemSize<T> > tail;
-    tail.Fill(items + i, (all - i) / kItemSize<T>);
-    b = hn::Max(b, magnitudes(tail.items));
+    alignas(64) std::byte tail[HWY_MAX_BYTES];
+    b = hn::Max(b, magnitudes(cpu::PadItems(items + i, all - i, sizeof tail, tail)));
   }
   return LargestLane(di, hn::Max(hn::Max(a, b), hn::Max(c, d)));
 }

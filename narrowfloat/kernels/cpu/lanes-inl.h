@@ -550,16 +550,5 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
   }
 }
 
-/// Holds a copy of fewer than kItems items, padded with zeros: the form in which a short last block
-/// is quantized.
-template <class T, std::size_t kItems>
-struct ZeroPadded {
-  alignas(64) std::byte items[kItems * kItemSize<T>];
-  void Fill(const std::byte* from, std::size_t count) {
-    std::memcpy(items, from, count * kItemSize<T>);
-    std::memset(items + count * kItemSize<T>, 0, (kItems - count) * kItemSize<T>);
-  }
-};
-
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -336,10 +336,10 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
       store(d8, encode(in.items + at * kItemSize<T>), at);
     });
     if (i == count) return;
-    ZeroPadded<T, HWY_MAX_BYTES> tail;
-    tail.Fill(in.items + i * kItemSize<T>, count - i);
+    alignas(64) std::byte tail[HWY_MAX_BYTES * kItemSize<T>];
+    cpu::PadItems(in.items + i * kItemSize<T>, (count - i) * kItemSize<T>, sizeof tail, tail);
     alignas(64) std::uint8_t staged[HWY_MAX_BYTES];
-    hn::Store(encode(tail.items), d8, staged);
+    hn::Store(encode(tail), d8, staged);
     std::memcpy(in.codes + i, staged, count - i);
     if (in.copy != nullptr) std::memcpy(in.copy + i, staged, count - i);
   });

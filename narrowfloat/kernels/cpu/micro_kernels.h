@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/formats.h"
@@ -37,6 +38,15 @@ inline constexpr std::size_t kMicroBlocks = kMicroRun / kMxBlock;
 inline constexpr std::size_t kNontemporalAlignment = 16;
 inline bool IsNontemporalAligned(const std::byte* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kNontemporalAlignment == 0;
+}
+
+/// Copies `bytes` bytes of items, and zeros up to `padded` bytes: the form in which a short last
+/// block or vector is quantized. Returns the copy's address.
+inline const std::byte* PadItems(const std::byte* from, std::size_t bytes, std::size_t padded,
+                                 std::byte* to) {
+  std::memcpy(to, from, bytes);
+  std::memset(to + bytes, 0, padded - bytes);
+  return to;
 }
 
 /// Holds the addresses of the scales of adjacent blocks or columns. Each array has room for whole

@@ -116,12 +116,12 @@ void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
     }
   });
   if (i == items) return;
-  ZeroPadded<T, kStep> padded;
-  padded.Fill(in + i * kItemSize<T>, items - i);
+  alignas(64) std::byte padded[kStep * kItemSize<T>];
+  cpu::PadItems(in + i * kItemSize<T>, (items - i) * kItemSize<T>, sizeof padded, padded);
   alignas(64) float scales_of[kStep / cpu::kPackUnit] = {};
   std::copy_n(scales + i / cpu::kPackUnit, (items - i) / cpu::kPackUnit, scales_of);
   alignas(64) std::uint8_t codes[kStep / 2];
-  hn::StoreU(pack(padded.items, scales_of, coder.From(i)), D8(), codes);
+  hn::StoreU(pack(padded, scales_of, coder.From(i)), D8(), codes);
   std::memcpy(run.codes + i / 2, codes, (items - i) / 2);
 }
 

@@ -380,7 +380,7 @@ class PackedDriver {
     const std::size_t item_bytes = amax_.item_bytes;
     const std::byte* items = args_.in.Row(strip.row + r) + strip.col * item_bytes;
     if (strip.cols >= cols) return items;
-    return PadRow(items, strip.cols * item_bytes, cols * item_bytes, padded_[r]);
+    return PadItems(items, strip.cols * item_bytes, cols * item_bytes, padded_[r]);
   }
   /// Returns the address of the codes of a line from a position on.
   std::byte* CodesAt(std::size_t line, std::size_t pos) const {

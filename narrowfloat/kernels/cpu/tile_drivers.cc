@@ -35,7 +35,7 @@ void ForEachRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::s
     if (whole == cols) continue;
     const std::size_t bytes = (cols - whole) * item_bytes;
     for (std::size_t r = 0; r < rows.count; ++r)
-      items[r] = PadRow(item(r, whole), bytes, unit * item_bytes, padded[r]);
+      items[r] = PadItems(item(r, whole), bytes, unit * item_bytes, padded[r]);
     visit(rows, whole, unit);
   }
 }
@@ -104,7 +104,7 @@ struct HadamardDriver {
     TransformRows unit;
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
       unit.in[k] = unit.next[k] =
-          PadRow(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
+          PadItems(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
       unit.out[k] = transformed[k];
     }
     const float amax = Transform(unit, kColumnUnit);

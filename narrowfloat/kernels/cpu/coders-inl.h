@@ -32,18 +32,10 @@ struct NearestCoder {
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
 
-/// Returns the power of two at or below a product, at least 1: steps of the subnormal numbers are
-/// those of the lowest normal binade, which begins at 1. 2 ops.
-template <class DF>
-HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> product) {
-  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
-  return hn::Max(hn::And(product, infinity), hn::Set(df, 1.0f));
-}
-
 /// Stochastic rounding, step 1 of 2: returns |product| + step * byte / 256; truncating it
-/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `binade`, BinadeOf the product.
-/// `random` is the byte in the low bits of kDitherBase, the float 2^14 + byte * 2^-9, so
-/// subtracting 2^14 leaves byte * 2^-9. 2 ops.
+/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `binade`, BinadeOf the product
+/// and 1, where the lowest normal binade begins. `random` is the byte in the low bits of
+/// kDitherBase, the float 2^14 + byte * 2^-9, so subtracting 2^14 leaves byte * 2^-9. 2 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
 HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> binade,
@@ -126,7 +118,7 @@ struct StochasticCoder {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
                                        hn::Vec<hn::RebindToUnsigned<DF>> dither) {
-    return AddDither(df, product, BinadeOf(df, product), dither);
+    return AddDither(df, product, BinadeOf(df, product, hn::Set(df, 1.0f)), dither);
   }
 };
 

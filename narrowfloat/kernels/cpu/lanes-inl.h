@@ -209,6 +209,14 @@ struct EncodeRule {
       std::bit_cast<float>((kField << 23) + (kOffset << F::kMantissaBits));
 };
 
+/// Returns the power of two at or below a value, but not below `least`. 2 ops. Requires: the value
+/// is not negative.
+template <class DF>
+HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> value, hn::Vec<DF> least) {
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  return hn::Max(hn::And(value, infinity), least);
+}
+
 /// Does the last two ops of EncodeMagnitudes, whose b is `base`.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
@@ -235,9 +243,7 @@ template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
                                                               hn::Vec<DF> smallest,
                                                               hn::Vec<DF> multiplier) {
-  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
-  const auto base = hn::Max(hn::And(value, infinity), smallest);
-  return EncodeFromBase<F, kShift>(df, value, base, multiplier);
+  return EncodeFromBase<F, kShift>(df, value, BinadeOf(df, value, smallest), multiplier);
 }
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(

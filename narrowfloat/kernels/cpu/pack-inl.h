@@ -95,7 +95,7 @@ struct StochasticWhole {
     const D16 d16;
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(hn::Half<D8>(), random + i));
     const auto product = hn::Min(hn::Mul(value, scale), hn::Set(df, kMaxValue<E2M1>));
-    const auto binade = BinadeOf(df, product);
+    const auto binade = BinadeOf(df, product, hn::Set(df, 1.0f));
     const auto raised = AddDither(df, product, binade, Dither<kOdd>(d16, bytes));
     constexpr int kTruncate = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
     const hn::Vec<DF> sum{_mm512_fmadd_round_ps(binade.raw, hn::Set(df, kWholeMultiplier).raw,

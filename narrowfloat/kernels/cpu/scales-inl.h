@@ -216,9 +216,7 @@ template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
   const DF df;
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
-  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
-  const auto exponent =
-      hn::Max(hn::And(number, infinity), hn::Set(df, EncodeRule<F>::kSmallestNormal));
+  const auto exponent = BinadeOf(df, number, hn::Set(df, EncodeRule<F>::kSmallestNormal));
   const auto to_steps = hn::Set(df, kToSteps);
   if constexpr (HWY_NATIVE_FMA)
     return hn::NegMulAdd(exponent, to_steps, hn::MulAdd(exponent, to_steps, number));

@@ -193,9 +193,10 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
   return hn::And(LoadItems(D32(), items), hn::Set(D32(), 0x7FFF7FFFu));
 }
 
-/// Multiplies the second candidate's sums by the ratio of the scales, so that both sums have one
-/// unit. Stores the indices of the places whose exact errors could compare otherwise, and returns
-/// their number. Each sum is one of `lines` lines of 16 items.
+/// Implements CompareFn: multiplies the second candidate's sums by the ratio of the scales, so that
+/// both sums have one unit. Each sum is one of `lines` lines of 16 items. With amaxes in the range
+/// that it tests, no square of an error overflows, and one that is subnormal rounds by less than
+/// 2^-11 squared units.
 ///
 /// A product in fixed point differs from the exact one by less than 0.52 units: half a unit, and
 /// 0.011 that fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less
@@ -203,9 +204,10 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
 /// 2 * 0.52 * sqrt(n * q) + 0.52^2 * n (Cauchy), for 16 by less than 5 * sqrt(q) + 5. A block of
 /// zeros has equal errors.
 template <bool kSquares>
-HWY_INLINE std::size_t Compare(const cpu::ScaleCandidates& candidates, std::size_t lines,
-                               std::size_t count, cpu::CandidateErrors& errors,
-                               std::uint8_t* undecided) {
+std::size_t Compare(const cpu::TwoLevelFactors& factors, const cpu::ScaleCandidates& candidates,
+                    std::size_t lines, std::size_t count, cpu::CandidateErrors& errors,
+                    std::uint8_t* undecided) noexcept {
+  if (!AmaxesAreWithin(0x1p-40f, 0x1p60f, count, factors)) return count;
   const DF df;
   const auto of_lines = hn::Set(df, static_cast<float>(lines));
   const auto slack = [&](hn::Vec<DF> sum) NF_INLINE_ATTR {

@@ -212,9 +212,10 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
 /// Computes the sums of distances of a row's blocks, eight at a time. The blocks behind the last
 /// eight get zeros, with which Compare names them as undecided. Stores whole vectors.
 template <class T, bool kSquares>
-HWY_NOINLINE void EstimateRow(const std::byte* items, std::size_t blocks,
-                              const cpu::ScaleCandidates& candidates,
-                              cpu::CandidateErrors& errors) {
+void EstimateRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
+                 const cpu::ErrorRule& /*rule*/, const cpu::ScaleCandidates& candidates,
+                 cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
   constexpr std::size_t kPairs = cpu::kPackUnit / 2;  // of a block
   const DF df;
   const DI di;
@@ -250,19 +251,13 @@ HWY_NOINLINE void EstimateRow(const std::byte* items, std::size_t blocks,
   const std::size_t all = RoundUp(blocks, hn::Lanes(df));
   for (float* of : errors.of) std::fill(of + j, of + all, 0.0f);
 }
-template <class T>
-void EstimatesOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
-                    const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
-                    cpu::CandidateErrors& errors) noexcept {
-  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
-  const auto estimate = rule.squares ? &EstimateRow<T, true> : &EstimateRow<T, false>;
-  estimate(items, blocks, candidates, errors);
-}
 
 template <class T, bool kSquares>
-HWY_NOINLINE void EstimateColumns(const cpu::PackedStrip& strip,
-                                  const cpu::ScaleCandidates& candidates,
-                                  cpu::CandidateErrors& errors) {
+void EstimateColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*factors*/,
+                     const cpu::ErrorRule& /*rule*/, const cpu::ScaleCandidates& candidates,
+                     cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.count % 2 == 0);
+  NF_DCHECK(strip.cols % hn::Lanes(D8()) == 0);
   const DF df;
   const DI di;
   const std::size_t lanes = hn::Lanes(df);
@@ -286,26 +281,6 @@ HWY_NOINLINE void EstimateColumns(const cpu::PackedStrip& strip,
       hn::StoreInterleaved2(hn::ConvertTo(df, even), hn::ConvertTo(df, odd), df, errors.of[k] + c);
     }
   }
-}
-template <class T>
-void EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*factors*/,
-                        const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
-                        cpu::CandidateErrors& errors) noexcept {
-  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.count % 2 == 0);
-  NF_DCHECK(strip.cols % hn::Lanes(D8()) == 0);
-  const auto estimate = rule.squares ? &EstimateColumns<T, true> : &EstimateColumns<T, false>;
-  estimate(strip, candidates, errors);
-}
-
-/// Implements CompareFn. With amaxes in this range no square of an error overflows, and one that is
-/// subnormal rounds by less than 2^-11 squared units.
-std::size_t CompareEstimates(const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
-                             const cpu::ScaleCandidates& candidates, std::size_t lines,
-                             std::size_t count, cpu::CandidateErrors& estimates,
-                             std::uint8_t* undecided) noexcept {
-  if (!AmaxesAreWithin(0x1p-40f, 0x1p60f, count, factors)) return count;
-  const auto compare = rule.squares ? &Compare<true> : &Compare<false>;
-  return compare(candidates, lines, count, estimates, undecided);
 }
 #endif
 
@@ -332,13 +307,13 @@ constexpr cpu::FourOverSixKernels FourOverSixOf() {
   cpu::FourOverSixKernels kernels{.candidates = &ComputeCandidates<T>,
                                   .errors = {&ErrorsOfRow<T>, &ErrorsOfColumns<T>},
                                   .estimates = {},
-                                  .compare = nullptr,
                                   .choose_of_blocks = &Choose<T, Places::kBlocks>,
                                   .choose_of_columns = &Choose<T, Places::kColumns>};
 #if HWY_TARGET <= HWY_AVX3
   if constexpr (kItemSize<T> == 2) {
-    kernels.estimates = {&EstimatesOfRow<T>, &EstimatesOfColumns<T>};
-    kernels.compare = &CompareEstimates;
+    kernels.estimates = {
+        cpu::EstimateKernels{{&EstimateRow<T, false>, &EstimateColumns<T, false>}, &Compare<false>},
+        {{&EstimateRow<T, true>, &EstimateColumns<T, true>}, &Compare<true>}};
   }
 #endif
   return kernels;

@@ -137,18 +137,22 @@ struct ErrorKernels {
 /// could compare otherwise. Returns their number; `count`, and stores none, if the factors are too
 /// small or too large for estimates. `lines` is the number of estimates that were added for each.
 /// Requires: all items are finite, and CandidatesFn returned true.
-using CompareFn = std::size_t (*)(const TwoLevelFactors& factors, const ErrorRule& rule,
-                                  const ScaleCandidates& candidates, std::size_t lines,
-                                  std::size_t count, CandidateErrors& estimates,
+using CompareFn = std::size_t (*)(const TwoLevelFactors& factors, const ScaleCandidates& candidates,
+                                  std::size_t lines, std::size_t count, CandidateErrors& estimates,
                                   std::uint8_t* undecided) noexcept;
+/// The functions of estimates; null where these are not faster than exact errors.
+struct EstimateKernels {
+  ErrorKernels errors;
+  CompareFn compare;
+};
 /// Stores the scale of each block's or column's better candidate: the second one if the errors are
 /// equal or one is NaN. Writes whole vectors.
 using ChooseFn = void (*)(const ScaleCandidates& candidates, const CandidateErrors& errors,
                           std::size_t count, const PackScales& scales) noexcept;
 struct FourOverSixKernels {
   CandidatesFn candidates;
-  ErrorKernels errors, estimates;
-  CompareFn compare;  // null, as the estimates, where these are not faster
+  ErrorKernels errors;
+  std::array<EstimateKernels, 2> estimates;  // of magnitudes, of squares
   ChooseFn choose_of_blocks, choose_of_columns;
 };
 

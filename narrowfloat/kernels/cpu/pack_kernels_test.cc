@@ -443,7 +443,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
   const PackedStrip strip{rows.data(), rows.data(), kPackUnit, kPackPlaces};
   for (const Target& target : Targets()) {
     const FourOverSixKernels& kernels = this->Kernels(target).four_over_six;
-    const bool has_estimates = kernels.compare != nullptr;
+    const bool has_estimates = kernels.estimates[0].compare != nullptr;
     ASSERT_EQ(has_estimates, P::kBytes == 2 && target.name.starts_with("avx3")) << target.name;
     if (!has_estimates) continue;
     for (const ScaleOptions& options : ErrorOptions()) {
@@ -471,6 +471,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         const ErrorRule rule{state.full_range,
                              options.four_over_six == FourOverSix::kMeanSquaredError,
                              options.four_over_six_fast_error};
+        const EstimateKernels& estimate = kernels.estimates[rule.squares];
         ScaleCandidates candidates;
         const bool fits = kernels.candidates(amaxes.At(0), kPackPlaces, factors, candidates);
         ASSERT_TRUE(fits || tensor_amax != usual) << what;
@@ -478,7 +479,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         const auto check = [&](std::size_t lines, std::size_t places) {
           std::uint8_t undecided[kPackPlaces];
           const std::size_t count =
-              kernels.compare(factors, rule, candidates, lines, places, estimates, undecided);
+              estimate.compare(factors, candidates, lines, places, estimates, undecided);
           ASSERT_LE(count, places);
           if (tensor_amax != usual) {
             ASSERT_EQ(count, places) << what;
@@ -506,14 +507,14 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
             }
           };
           add(kernels.errors.of_row, errors);
-          add(kernels.estimates.of_row, estimates);
+          add(estimate.errors.of_row, estimates);
           if (line != 0 && line + 1 != kPackUnit) continue;
           const CandidateErrors sums = estimates;
           check(line + 1, kBlocks);
           estimates = sums;
         }
         kernels.errors.of_columns(strip, factors, rule, candidates, errors);
-        kernels.estimates.of_columns(strip, factors, rule, candidates, estimates);
+        estimate.errors.of_columns(strip, factors, rule, candidates, estimates);
         check(1, kPackPlaces);
         if (this->HasFatalFailure()) return;
       }

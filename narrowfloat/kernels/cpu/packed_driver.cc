@@ -119,8 +119,9 @@ class PackedDriver {
       AddLines(scheme_.block.rows, blocks, errors);
     };
     const bool fits = kernels.candidates(amaxes, blocks, factors_, candidates);
-    const bool estimates = kernels.compare != nullptr && fits && finite;
-    if (estimates) compute(kernels.estimates);
+    const EstimateKernels& estimate = kernels.estimates[errors_.squares];
+    const bool estimates = estimate.compare != nullptr && fits && finite;
+    if (estimates) compute(estimate.errors);
     const std::size_t bytes = kPackUnit * amax_.item_bytes;
     const auto copy = [&](std::size_t block, std::size_t line, std::byte* items) {
       std::memcpy(items, rows[line] + block * bytes, bytes);
@@ -139,8 +140,8 @@ class PackedDriver {
     constexpr std::size_t kMost = kPackPlaces / 4;
     const std::size_t of_block = scheme_.block.rows;
     std::uint8_t undecided[kPackPlaces];
-    const std::size_t found = kernels_.four_over_six.compare(factors_, errors_, candidates,
-                                                             of_block, places, errors, undecided);
+    const CompareFn compare = kernels_.four_over_six.estimates[errors_.squares].compare;
+    const std::size_t found = compare(factors_, candidates, of_block, places, errors, undecided);
     if (found == 0) return true;
     if (found == places) return false;
     std::size_t count = 0;
@@ -320,8 +321,9 @@ class PackedDriver {
       for (float* of_candidate : errors.of) AddColumns(lines, strip.cols, of_candidate);
     };
     const bool fits = kernels.candidates(amaxes, strip.cols, factors_, candidates);
-    const bool estimates = kernels.compare != nullptr && fits && finite;
-    if (estimates) compute(kernels.estimates);
+    const EstimateKernels& estimate = kernels.estimates[errors_.squares];
+    const bool estimates = estimate.compare != nullptr && fits && finite;
+    if (estimates) compute(estimate.errors);
     const std::size_t bytes = amax_.item_bytes;
     const auto copy = [&](std::size_t col, std::size_t line, std::byte* items) {
       const std::size_t from = (Length{lines}.RoundDown(col) + line) * bytes;

@@ -14,6 +14,7 @@ namespace narrowfloat::HWY_NAMESPACE {
 
 using GemmF = DF;
 using GemmD = hn::Repartition<double, GemmF>;
+using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
 
 // Lines of a panel of fp32 values. The sums of a micro-tile and one position of `b` fill the
 // registers: 32 of them on AVX-512, 16 before.
@@ -27,13 +28,25 @@ inline constexpr std::size_t kFloatRows = 6;
 inline constexpr std::size_t kFloatRows = 4;
 #endif
 
+/// Returns the lower half of fp32 numbers as doubles, or the upper half if k is 1.
+HWY_INLINE hn::Vec<GemmD> WidenHalf(hn::Vec<GemmF> floats, std::size_t k) {
+  const GemmHalf half;
+  if (k == 0) return hn::PromoteTo(GemmD(), hn::LowerHalf(half, floats));
+  return hn::PromoteTo(GemmD(), hn::UpperHalf(half, floats));
+}
+/// Rounds the doubles half_of(0) and half_of(1), the lower and the upper half, to fp32.
+template <class HalfOf>
+HWY_INLINE hn::Vec<GemmF> RoundHalves(const HalfOf& half_of) {
+  const GemmHalf half;
+  const auto lower = hn::DemoteTo(half, half_of(0));
+  return hn::Combine(GemmF(), hn::DemoteTo(half, half_of(1)), lower);
+}
+
 /// Loads fp32 numbers that are stored as doubles.
 HWY_INLINE hn::Vec<GemmF> LoadAsFloats(const double* from) {
-  const GemmF df;
-  const GemmD dd;
-  const hn::Half<GemmF> half;
-  return hn::Combine(df, hn::DemoteTo(half, hn::LoadU(dd, from + hn::Lanes(dd))),
-                     hn::DemoteTo(half, hn::LoadU(dd, from)));
+  return RoundHalves([from](std::size_t k) NF_INLINE_ATTR {
+    return hn::LoadU(GemmD(), from + k * hn::Lanes(GemmD()));
+  });
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

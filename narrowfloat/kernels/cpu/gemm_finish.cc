@@ -19,7 +19,6 @@ namespace {
 constexpr std::size_t kLanes = hn::MaxLanes(DF());
 
 // GELU: the operations of numerics/gelu.h, in its order.
-using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
 using Doubles = hn::Vec<GemmD>;
 
 /// Computes Exp2 of numerics/gelu.h, lane by lane.
@@ -61,25 +60,14 @@ HWY_INLINE Doubles GeluGradient(Doubles x) {
 
 /// Computes Gelu of numerics/gelu.h, lane by lane.
 HWY_INLINE hn::Vec<GemmF> Gelus(hn::Vec<GemmF> x) {
-  const GemmF df;
-  const GemmD dd;
-  const GemmHalf half;
-  const auto low = GeluOf(hn::PromoteTo(dd, hn::LowerHalf(half, x)));
-  const auto high = GeluOf(hn::PromoteTo(dd, hn::UpperHalf(half, x)));
-  return hn::Combine(df, hn::DemoteTo(half, high), hn::DemoteTo(half, low));
+  return RoundHalves([&](std::size_t k) NF_INLINE_ATTR { return GeluOf(WidenHalf(x, k)); });
 }
 
 /// Computes TimesGeluGradient of numerics/gelu.h, lane by lane.
 HWY_INLINE hn::Vec<GemmF> TimesGeluGradients(hn::Vec<GemmF> factors, hn::Vec<GemmF> x) {
-  const GemmF df;
-  const GemmD dd;
-  const GemmHalf half;
-  const auto times = [&](hn::Vec<GemmHalf> factor, hn::Vec<GemmHalf> at) NF_INLINE_ATTR {
-    return hn::DemoteTo(half,
-                        hn::Mul(hn::PromoteTo(dd, factor), GeluGradient(hn::PromoteTo(dd, at))));
-  };
-  return hn::Combine(df, times(hn::UpperHalf(half, factors), hn::UpperHalf(half, x)),
-                     times(hn::LowerHalf(half, factors), hn::LowerHalf(half, x)));
+  return RoundHalves([&](std::size_t k) NF_INLINE_ATTR {
+    return hn::Mul(WidenHalf(factors, k), GeluGradient(WidenHalf(x, k)));
+  });
 }
 
 /// Returns the sums of the columns from `col` on, as fp32.
@@ -92,15 +80,12 @@ HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::si
   }
   const auto sums = hn::LoadU(df, static_cast<const float*>(args.sums) + at);
   if (args.type == SumType::kFloat) return sums;
-  const hn::Half<DF> half;
-  const auto scaled = [&](hn::Vec<hn::Half<DF> > dots, std::size_t first) NF_INLINE_ATTR {
-    const auto scale =
-        hn::Mul(hn::Set(dd, args.a_scales[row]), hn::LoadU(dd, args.b_scales + first));
+  return RoundHalves([&](std::size_t k) NF_INLINE_ATTR {
+    const double* b_scales = args.b_scales + col + k * hn::Lanes(dd);
+    const auto scale = hn::Mul(hn::Set(dd, args.a_scales[row]), hn::LoadU(dd, b_scales));
     // The sum over one slab begins with +0.
-    return hn::DemoteTo(half, hn::Add(hn::Zero(dd), hn::Mul(hn::PromoteTo(dd, dots), scale)));
-  };
-  return hn::Combine(df, scaled(hn::UpperHalf(half, sums), col + hn::Lanes(dd)),
-                     scaled(hn::LowerHalf(half, sums), col));
+    return hn::Add(hn::Zero(dd), hn::Mul(WidenHalf(sums, k), scale));
+  });
 }
 
 /// Returns sum + term; rounds the sum to T first if the rule says so.
@@ -148,21 +133,14 @@ void FinishRest(const FinishArgs& args, hn::Vec<DF> sum, const ItemPointers& pla
   alignas(64) float bias[kLanes] = {};
   alignas(64) std::byte points[kLanes * kItemSize<T>] = {}, items[kLanes * kItemSize<T>] = {};
   const std::size_t bytes = count * kItemSize<T>;
-  ItemPointers copies{nullptr, nullptr, items};
+  const bool has_bias = places.bias != nullptr, has_points = places.points != nullptr;
   std::memcpy(items, places.out, bytes);
-  if (places.bias != nullptr) {
-    std::memcpy(bias, places.bias, count * sizeof(float));
-    copies.bias = bias;
-  }
-  if (places.points != nullptr) {
-    std::memcpy(points, places.points, bytes);
-    copies.points = points;
-  }
-  FinishVector<T>(args, sum, copies);
+  if (has_bias) std::memcpy(bias, places.bias, count * sizeof(float));
+  if (has_points) std::memcpy(points, places.points, bytes);
+  FinishVector<T>(args, sum, {has_bias ? bias : nullptr, has_points ? points : nullptr, items});
   std::memcpy(places.out, items, bytes);
-  if (args.step.function == SumFunction::kGelu && places.points != nullptr) {
+  if (has_points && args.step.function == SumFunction::kGelu)
     std::memcpy(places.points, points, bytes);
-  }
 }
 
 template <class T>

@@ -41,14 +41,11 @@ HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* su
   const GemmF df;
   if constexpr (kSum == SlabSum::kBinary64) {
     const GemmD dd;
-    const hn::Half<GemmF> half;
-    const auto add = [&](hn::Vec<hn::Half<GemmF> > part, std::size_t at) NF_INLINE_ATTR {
-      double* sum = static_cast<double*>(sums) + at;
-      const auto scale = hn::Mul(hn::Set(dd, a), hn::LoadU(dd, b + at));
-      hn::StoreU(hn::Add(hn::LoadU(dd, sum), hn::Mul(hn::PromoteTo(dd, part), scale)), dd, sum);
-    };
-    add(hn::LowerHalf(half, dots), 0);
-    add(hn::UpperHalf(half, dots), hn::Lanes(dd));
+    for (std::size_t k = 0; k < 2; ++k) {
+      double* sum = static_cast<double*>(sums) + k * hn::Lanes(dd);
+      const auto scale = hn::Mul(hn::Set(dd, a), hn::LoadU(dd, b + k * hn::Lanes(dd)));
+      hn::StoreU(hn::Add(hn::LoadU(dd, sum), hn::Mul(WidenHalf(dots, k), scale)), dd, sum);
+    }
   } else {
     auto* sum = static_cast<float*>(sums);
     const auto before = hn::LoadU(df, sum);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/hadamard-inl.h"
@@ -94,18 +95,14 @@ struct SumPass {
   bool is_first, is_last;
 };
 
-template <class T>
-HWY_INLINE void LoadSums(const SumPass& pass, const float* at, hn::Vec<DF>& first,
-                         hn::Vec<DF>& second) {
+/// Loads the first vector of the sums of kSumCols columns, or the second one.
+template <class T, bool kSecond>
+HWY_INLINE hn::Vec<DF> LoadSums(const SumPass& pass, const float* at) {
   const DF df;
-  first = hn::LoadU(df, at);
-  second = hn::LoadU(df, at + hn::Lanes(df));
-  if constexpr (!kAdjacentSums<T>) {
-    if (!pass.is_first) return;
-    const auto even = hn::ConcatEven(df, second, first);
-    second = hn::ConcatOdd(df, second, first);
-    first = even;
-  }
+  const auto first = hn::LoadU(df, at), second = hn::LoadU(df, at + hn::Lanes(df));
+  if (!kAdjacentSums<T> && pass.is_first)
+    return kSecond ? hn::ConcatOdd(df, second, first) : hn::ConcatEven(df, second, first);
+  return kSecond ? second : first;
 }
 template <class T>
 HWY_INLINE void StoreSums(const SumPass& pass, hn::Vec<DF> first, hn::Vec<DF> second, float* at) {
@@ -125,45 +122,27 @@ HWY_INLINE void UpdateLargest(const std::byte* items, hn::Vec<MagnitudeTag<T> >&
   }
 }
 
-/// Adds the rows of a pass to kSumCols or 4 * kSumCols columns from `col` on. The number of rows is
-/// not a constant: the compiler would unroll the loop over them and run out of registers.
-template <class T, bool kWithAmax>
-HWY_INLINE void AddToOne(const SumPass& pass, std::size_t col, float* sums,
-                         hn::Vec<MagnitudeTag<T> >& largest) {
-  auto a = hn::Zero(DF()), b = a;
-  LoadSums<T>(pass, sums + col, a, b);
-  for (std::size_t i = 0; i < pass.count; ++i) {
-    const std::byte* items = pass.rows[i] + col * kItemSize<T>;
-    AddItems<T>(items, a, b);
-    if constexpr (kWithAmax) UpdateLargest<T>(items, largest);
-  }
-  StoreSums<T>(pass, a, b, sums + col);
-}
-template <class T, bool kWithAmax>
-HWY_INLINE void AddToFour(const SumPass& pass, std::size_t col, float* sums,
-                          hn::Vec<MagnitudeTag<T> >& largest) {
-  constexpr std::size_t kStep = kSumCols * kItemSize<T>;
+/// Adds the rows of a pass to the columns of the groups from `col` on, kSumCols in each. The number
+/// of rows is not a constant: the compiler would unroll the loop over them and run out of
+/// registers.
+template <class T, bool kWithAmax, std::size_t... kGroups>
+HWY_INLINE void AddToGroups(std::index_sequence<kGroups...> /*groups*/, const SumPass& pass,
+                            std::size_t col, float* sums, hn::Vec<MagnitudeTag<T> >& largest) {
   float* at = sums + col;
-  auto a = hn::Zero(DF()), b = a, c = a, d = a, e = a, f = a, g = a, h = a;
-  LoadSums<T>(pass, at, a, b);
-  LoadSums<T>(pass, at + kSumCols, c, d);
-  LoadSums<T>(pass, at + 2 * kSumCols, e, f);
-  LoadSums<T>(pass, at + 3 * kSumCols, g, h);
-  for (std::size_t i = 0; i < pass.count; ++i) {
-    const std::byte* items = pass.rows[i] + col * kItemSize<T>;
-    AddItems<T>(items, a, b);
-    if constexpr (kWithAmax) UpdateLargest<T>(items, largest);
-    AddItems<T>(items + kStep, c, d);
-    if constexpr (kWithAmax) UpdateLargest<T>(items + kStep, largest);
-    AddItems<T>(items + 2 * kStep, e, f);
-    if constexpr (kWithAmax) UpdateLargest<T>(items + 2 * kStep, largest);
-    AddItems<T>(items + 3 * kStep, g, h);
-    if constexpr (kWithAmax) UpdateLargest<T>(items + 3 * kStep, largest);
-  }
-  StoreSums<T>(pass, a, b, at);
-  StoreSums<T>(pass, c, d, at + kSumCols);
-  StoreSums<T>(pass, e, f, at + 2 * kSumCols);
-  StoreSums<T>(pass, g, h, at + 3 * kSumCols);
+  const auto add = [&](const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>& second)
+                       NF_INLINE_ATTR {
+                         AddItems<T>(items, first, second);
+                         if constexpr (kWithAmax) UpdateLargest<T>(items, largest);
+                       };
+  [&](auto... first) NF_INLINE_ATTR {
+    [&](auto... second) NF_INLINE_ATTR {
+      for (std::size_t i = 0; i < pass.count; ++i) {
+        const std::byte* items = pass.rows[i] + col * kItemSize<T>;
+        (add(items + kGroups * kSumCols * kItemSize<T>, first, second), ...);
+      }
+      (StoreSums<T>(pass, first, second, at + kGroups * kSumCols), ...);
+    }(LoadSums<T, true>(pass, at + kGroups * kSumCols)...);
+  }(LoadSums<T, false>(pass, at + kGroups * kSumCols)...);
 }
 
 /// Adds kRowsPerSum rows at a time, so that sums are loaded and stored once for all of them.
@@ -179,8 +158,9 @@ HWY_INLINE std::uint32_t AddPasses(const std::byte* const* rows, std::size_t cou
     const SumPass pass{rows + r, some, r == 0, r + some == count};
     std::size_t c = 0;
     for (; c + 4 * kSumCols <= cols; c += 4 * kSumCols)
-      AddToFour<T, kWithAmax>(pass, c, sums, largest);
-    for (; c < cols; c += kSumCols) AddToOne<T, kWithAmax>(pass, c, sums, largest);
+      AddToGroups<T, kWithAmax>(std::make_index_sequence<4>(), pass, c, sums, largest);
+    for (; c < cols; c += kSumCols)
+      AddToGroups<T, kWithAmax>(std::make_index_sequence<1>(), pass, c, sums, largest);
   }
   return LargestLane(MagnitudeTag<T>(), largest);
 }

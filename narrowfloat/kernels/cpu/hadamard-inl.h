@@ -52,10 +52,11 @@ inline constexpr auto kSylvester = [] {
   return matrix;
 }();
 
-/// Transforms a column of bfloat16 in binary64. Returns false if a sum may be inexact even there,
-/// or an output is neither zero nor a normal number. The compiler vectorizes the loops.
+/// Transforms a column of bfloat16 in binary64, and sets `amax` to the outputs' amax. Returns false
+/// if a sum may be inexact even there, or an output is neither zero nor a normal number. The
+/// compiler vectorizes the loops.
 HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
-                                         std::uint32_t sign_mask) {
+                                         std::uint32_t sign_mask, std::uint16_t& amax) {
   constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
   constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
   std::uint32_t items[kHadamardSize];
@@ -86,9 +87,11 @@ HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::si
     codes[j] = magnitude == 0 ? 0 : code | sign << 15;
     outside |= magnitude != 0 && !is_normal ? 1 : 0;
   }
+  amax = 0;
   for (std::size_t j = 0; j < kHadamardSize; ++j) {
     const auto code = static_cast<std::uint16_t>(codes[j]);
     std::memcpy(rows.out[j] + col * sizeof code, &code, sizeof code);
+    amax = std::max(amax, static_cast<std::uint16_t>(code & 0x7FFFu));
   }
   const int spread = static_cast<int>(largest) - static_cast<int>(smallest);
   return outside == 0 && spread <= Spread<BFloat16>(53);
@@ -299,17 +302,6 @@ HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, s
   return count;
 }
 
-/// Returns the amax of the outputs of a column of bfloat16.
-inline std::uint16_t AmaxOfOutputs(const cpu::TransformRows& rows, std::size_t col) {
-  std::uint16_t largest = 0;
-  for (const std::byte* row : rows.out) {
-    std::uint16_t output;
-    std::memcpy(&output, row + col * sizeof output, sizeof output);
-    largest = std::max(largest, static_cast<std::uint16_t>(output & 0x7FFFu));
-  }
-  return largest;
-}
-
 /// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
 /// binary64. Returns as TransformFn does.
 template <class Sums>
@@ -339,9 +331,7 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
                     hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
   const std::size_t count = StoreIndices(di, is_inexact, col, inexact);
   const auto* end = std::remove_if(inexact, inexact + count, [&](std::uint16_t index) {
-    if (!TransformColumn(rows, index, sign_mask)) return false;
-    amaxes[index] = AmaxOfOutputs(rows, index);
-    return true;
+    return TransformColumn(rows, index, sign_mask, amaxes[index]);
   });
   return static_cast<std::size_t>(end - inexact);
 }

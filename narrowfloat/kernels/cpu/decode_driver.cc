@@ -302,7 +302,9 @@ class DecodeDriver {
     return ColumnsOf(column_scales_, strip.cols);
   }
   DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {
-    return {scales, factors_, kernels_.factors(scales, cols, factors_)};
+    const bool has_factors =
+        kernels_.factors != nullptr && kernels_.factors(scales, cols, factors_);
+    return {scales, factors_, has_factors};
   }
 
   const std::byte* Codes(std::size_t row, std::size_t col) const {

@@ -97,21 +97,6 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
 }
 
 template <FloatFormat F, class T>
-bool ColumnFactors([[maybe_unused]] const float* scales, std::size_t count,
-                   [[maybe_unused]] std::uint16_t* factors) noexcept {
-  NF_DCHECK(count <= cpu::kDecodeCols);
-  if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, factors);
-  if constexpr (kHasProducts<F, T>) return NibbleTables<T>::ColumnProducts(scales, count, factors);
-  return false;
-}
-
-template <FloatFormat F, class T>
-bool FactorsOfE8M0(const std::byte* stored, std::size_t count, std::uint16_t* factors) noexcept {
-  NF_DCHECK(count <= cpu::kDecodeCols);
-  return PowerTable<F, T>::PowersOfE8M0(stored, count, factors);
-}
-
-template <FloatFormat F, class T>
 void DecodeColumns(const DecodeRuns& runs, std::size_t count,
                    const cpu::DecodeColumns& columns) noexcept {
   NF_DCHECK(count <= cpu::kDecodeCols);
@@ -216,11 +201,13 @@ void SplitRows(std::byte* patch, std::size_t count) noexcept {
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatDecoders DecodersOf() {
-  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnFactors<F, T>,
-                               &DecodeColumns<F, T>};
+  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
+  if constexpr (kHasProducts<F, T>) decoders.factors = &NibbleTables<T>::ColumnProducts;
   if constexpr (kHasTable<F, T>) {
-    if constexpr (PowerTable<F, T>::kRegular) decoders.factors_of_e8m0 = &FactorsOfE8M0<F, T>;
+    using Table = PowerTable<F, T>;
+    decoders.factors = &Table::Powers;
+    if constexpr (Table::kRegular) decoders.factors_of_e8m0 = &Table::PowersOfE8M0;
   }
   return decoders;
 }

@@ -64,9 +64,9 @@ struct DecodeColumns {
 };
 /// Computes the factors of DecodeColumnsFn for `count` scales. 8-bit codes: for a power of two, the
 /// number that is subtracted from an item's pattern. 4-bit codes: the products by 4 and,
-/// kDecodePlaces further on, by 6. Returns false for fp32 items, if the scale of 8-bit codes is no
-/// power of two, or if a product is not a normal number of the type of the items (4-bit codes: and
-/// the scale is not +0).
+/// kDecodePlaces further on, by 6. Returns false if the scale of 8-bit codes is no power of two, or
+/// if a product is not a normal number of the type of the items (4-bit codes: and the scale is not
+/// +0).
 using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
 /// Computes the factors of FactorsFn from `count` adjacent E8M0 scales of 8-bit codes, as they are
 /// stored. Returns as FactorsFn does. Writes whole vectors.
@@ -82,8 +82,8 @@ using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
 struct FormatDecoders {
   std::size_t item_bytes;
   DecodeBlocksFn blocks;
-  FactorsFn factors;
   DecodeColumnsFn columns;                    // one code per byte
+  FactorsFn factors = nullptr;                // null for fp32 items
   DecodeUniformFn uniform = nullptr;          // null for 4-bit codes
   StoredFactorsFn factors_of_e8m0 = nullptr;  // null if `factors` serves no scale, or 4-bit codes
 };

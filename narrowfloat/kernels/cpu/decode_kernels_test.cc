@@ -178,7 +178,8 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
           for (std::size_t i = 0; i < count; ++i)
             *stored.At(1 + i) = static_cast<std::byte>(codes[i]);
           DecodeColumns columns{scales.data(), memory.data()};
-          columns.has_factors = kernels.factors(scales.data(), count, memory.data());
+          columns.has_factors =
+              kernels.factors != nullptr && kernels.factors(scales.data(), count, memory.data());
           served |= columns.has_factors;
           if (columns.has_factors && kBits<typename TypeParam::Format> == 8)
             columns.scales = nullptr;

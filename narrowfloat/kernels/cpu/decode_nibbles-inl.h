@@ -56,9 +56,10 @@ struct NibbleTables {
     });
   }
 
-  /// Stores the products for DecodeColumns. Returns as Products.
-  static HWY_INLINE bool ColumnProducts(const float* scales, std::size_t count,
-                                        std::uint16_t* products) {
+  /// Implements FactorsFn: stores the products for DecodeColumns.
+  static bool ColumnProducts(const float* scales, std::size_t count,
+                             std::uint16_t* products) noexcept {
+    NF_DCHECK(count <= cpu::kDecodeCols);
     const hn::Half<D16> dh;
     return Products(scales, count, [&](std::size_t j, auto fours, auto sixes) NF_INLINE_ATTR {
       hn::StoreU(fours, dh, products + j);

@@ -10,6 +10,7 @@
 #include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
+#include "narrowfloat/kernels/dcheck.h"
 #include "narrowfloat/schemes/mxfp8.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -212,8 +213,10 @@ struct PowerTable {
   static constexpr auto kTable = Lifted<CodeTable<F, T> >(CodeTable<F, T>::kEntries - 1);
 #endif
 
-  /// Computes the powers of `count` scales. Returns false if a scale is not served.
-  static HWY_INLINE bool Powers(const float* scales, std::size_t count, std::uint16_t* powers) {
+  /// Implements FactorsFn.
+  static HWY_INLINE bool Powers(const float* scales, std::size_t count,
+                                std::uint16_t* powers) noexcept {
+    NF_DCHECK(count <= cpu::kDecodeCols);
     if constexpr (!kRegular) return false;
     std::uint32_t slow = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -225,9 +228,10 @@ struct PowerTable {
     return slow == 0;
   }
 
-  /// Computes the powers from E8M0 scales as they are stored. 7 ops for Lanes(D16()) scales.
-  static HWY_INLINE bool PowersOfE8M0(const std::byte* stored, std::size_t count,
-                                      std::uint16_t* powers) requires kRegular {
+  /// Implements StoredFactorsFn. 7 ops for Lanes(D16()) scales.
+  static bool PowersOfE8M0(const std::byte* stored, std::size_t count,
+                           std::uint16_t* powers) noexcept requires kRegular {
+    NF_DCHECK(count <= cpu::kDecodeCols);
     const D16 d16;
     const hn::Half<D8> d8;
     constexpr auto kSmallest = static_cast<std::uint16_t>(kSmallestScale >> 23);

@@ -111,7 +111,6 @@ class BlockDriver {
   /// Quantizes blocks of one row, in batches: amaxes, scales and codes of kMicroRun items, so that
   /// the latency from the last load to the first code is paid once for many items.
   void Rows(const Tile& tile) {
-    constexpr std::size_t kCols = kMicroRun;
     // The distance at which rows of 1x128 blocks were fastest: with 4 KiB bfloat16 took a fifth
     // longer, with 16 KiB fp32 did.
     constexpr std::size_t kBytesAhead = 8192;
@@ -120,7 +119,7 @@ class BlockDriver {
     RowScales scales(args_, micro_, block_, tile);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
-        cols = std::min(kCols, tile.col_end - col);
+        cols = std::min(kMicroRun, tile.col_end - col);
         std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + col;
         const std::size_t whole = block_.RoundDown(cols);
         ScaleMemory<kMicroBlocks> memory;
@@ -409,8 +408,7 @@ class BlockDriver {
     if (strip.cols % std::max(step_.items, kMxBlock) != 0) return false;
     StripRows rows;
     SetRows(strip, args_.rowwise, rows);
-    ScaleMemory<kRowBlocks * kMxBlock> row_memory;
-    ScaleMemory<kMicroCols> column_memory;
+    ScaleMemory<kMicroCols> row_memory, column_memory;
     const MicroScales of_columns = column_memory.From(0);
     if (!ComputeScalesOfBoth(rows, strip.cols, row_memory, of_columns)) return false;
     for (std::size_t r = 0; r < strip.rows; ++r) {
@@ -432,9 +430,8 @@ class BlockDriver {
   }
 
   /// Computes the scales of rows and columns. Returns false as StripOfBoth does.
-  template <class RowMemory>
-  bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols, RowMemory& row_memory,
-                           const MicroScales& of_columns) {
+  bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols,
+                           ScaleMemory<kMicroCols>& row_memory, const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
     AmaxMemory<kMicroCols> of_column;
     std::memset(of_column.pattern, 0, cols * amax_.item_bytes);

@@ -8,9 +8,9 @@
 namespace narrowfloat::cpu {
 namespace {
 
-/// Returns true if the driver takes these arguments. Only a scale or an amax that the caller gave
+/// Returns true if the driver accepts these arguments. Only a scale or an amax that the caller gave
 /// can make a scale or a factor negative, zero, infinite or NaN; the reference handles these.
-bool Takes(Driver driver, const QuantizeArgs& args) {
+bool Accepts(Driver driver, const QuantizeArgs& args) {
   if (driver == Driver::kReference || (args.sign_mask && driver != Driver::kPacked)) return false;
   if (driver == Driver::kWhole)
     return args.tensor_scale > 0.0f && args.tensor_scale <= kLargestFloat;
@@ -29,7 +29,7 @@ CpuTable::CpuTable(const CpuTarget& target)
 
 void CpuTable::Quantize(const QuantizeArgs& args) const noexcept {
   const Driver driver = Of(kSchemeDrivers[args.scheme].quantize, args.direction);
-  if (!Takes(driver, args)) return KernelTable::Quantize(args);
+  if (!Accepts(driver, args)) return KernelTable::Quantize(args);
   if (driver == Driver::kWhole) DriveWhole(args, parts_);
   if (driver == Driver::kBlocks) DriveBlocks(args, parts_);
   if (driver == Driver::kPacked) DrivePacked(args, parts_);

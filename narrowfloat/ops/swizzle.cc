@@ -32,6 +32,12 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   }
 }
 
+/// Returns true if a direction is to be permuted: it has codes or scales. Requires: a valid shape.
+bool IsGiven(const ConstQuantizedView& in, Direction direction) {
+  return HasDirection(in, direction) || in[DataRole(direction)].data != nullptr ||
+         in[ScaleInvRole(direction)].data != nullptr;
+}
+
 /// Adds one direction's buffers, except codes and amaxes that are the same memory in both tensors.
 void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction direction,
                CallTensors& call) {
@@ -51,13 +57,20 @@ void Permute(const char* verb, const ConstQuantizedView& given, const QuantizedV
   const PlannedView planned(given, both);
   const ConstQuantizedView& in = *planned;
   CallTensors call(verb);
+  bool is_any_given = false;
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
-    if (!HasDirection(in, direction)) continue;
+    if (!IsGiven(in, direction)) continue;
+    is_any_given = true;
     const bool has_amax = in[AmaxRole(direction)].data != nullptr;
     const auto check = has_amax ? &CheckDirection : &CheckScaledCodes;
     check(verb, in, direction);
     check(verb, out, direction);
     AddCopies(in, out, direction, call);
+  }
+  if (!is_any_given) {
+    throw InvalidArgument(fmt::format(
+        "{}: {} needs data and scale_inv of one direction, got neither rowwise nor columnwise",
+        verb, in.spec.scheme->name));
   }
   call.Check().Swizzle(in, out, execution);
 }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/swizzle.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "narrowfloat/ops/testing.h"
+
+namespace narrowfloat {
+namespace {
+
+const Shape kShape{64, 64};
+const Floats kItems(64 * 64, 1.0f);
+
+/// Returns the message of a refusal. The output must stay as it was.
+std::string Refusal(void (*verb)(const ConstQuantizedView&, const QuantizedView&, const Execution&),
+                    const ConstQuantizedView& in, Quantized& out) {
+  const auto before = out.memory;
+  const std::string message = MessageOf<InvalidArgument>([&] { verb(in, out.view, {}); });
+  EXPECT_EQ(out.memory, before);
+  return message;
+}
+
+TEST(SwizzleTest, ADirectionWithoutBuffersIsLeftOut) {
+  const Quantized rows("mxfp8_e4m3:columnwise=1", kShape, kItems);
+  Quantized out("mxfp8_e4m3:columnwise=1,swizzled=1", kShape, Floats(64 * 64, 0.0f));
+  QuantizedView in = rows.view;
+  in[Role::kColumnwiseData] = in[Role::kColumnwiseScaleInv] = {};
+  const auto columns = out.Bytes(Role::kColumnwiseScaleInv);
+  Swizzle(in, out.view);
+  EXPECT_EQ(out.Bytes(Role::kRowwiseScaleInv)[0], std::byte{119});
+  EXPECT_EQ(out.Bytes(Role::kColumnwiseScaleInv), columns);
+}
+
+TEST(SwizzleTest, MissingBuffersAreRefused) {
+  const Quantized compact("mxfp8_e4m3", kShape, kItems);
+  Quantized swizzled("mxfp8_e4m3:swizzled=1", kShape, Floats(64 * 64, 0.0f));
+  QuantizedView in = compact.view;
+  in[Role::kRowwiseData] = {};
+  EXPECT_EQ(Refusal(&Swizzle, in, swizzled), "swizzle: rowwise_data is missing");
+  in = compact.view;
+  in[Role::kRowwiseScaleInv] = {};
+  EXPECT_EQ(Refusal(&Swizzle, in, swizzled), "swizzle: rowwise_scale_inv is missing");
+  in[Role::kRowwiseData] = {};
+  EXPECT_EQ(Refusal(&Swizzle, in, swizzled),
+            "swizzle: mxfp8_e4m3 needs data and scale_inv of one direction, got neither rowwise "
+            "nor columnwise");
+  Quantized back("mxfp8_e4m3", kShape, Floats(64 * 64, 0.0f));
+  in.spec.swizzled = true;
+  EXPECT_EQ(Refusal(&Unswizzle, in, back),
+            "unswizzle: mxfp8_e4m3 needs data and scale_inv of one direction, got neither rowwise "
+            "nor columnwise");
+}
+
+TEST(SwizzleTest, OneOfTwoDirectionsMustNotLackAPart) {
+  const Quantized compact("nvfp4:columnwise=1", kShape, kItems);
+  Quantized swizzled("nvfp4:columnwise=1,swizzled=1", kShape, Floats(64 * 64, 0.0f));
+  QuantizedView in = compact.view;
+  in[Role::kColumnwiseScaleInv] = {};
+  EXPECT_EQ(Refusal(&Swizzle, in, swizzled), "swizzle: columnwise_scale_inv is missing");
+}
+
+TEST(SwizzleTest, EmptyTensorsNeedNoMemory) {
+  const Quantized compact("mxfp8_e4m3", {0, 64}, {});
+  Quantized swizzled("mxfp8_e4m3:swizzled=1", {0, 64}, {});
+  EXPECT_EQ(MessageOf([&] { Swizzle(compact.view, swizzled.view); }), "no error");
+}
+
+}  // namespace
+}  // namespace narrowfloat

@@ -71,6 +71,18 @@ TEST(QgemmTest, TermsComeBeforeOrBehindTheRounding) {
   EXPECT_EQ(out, 0x4400) << "256 + 258 is a tie that goes to 512; 257 + 258 would go to 516";
 }
 
+TEST(QgemmTest, PackedCodesAddAnyBiasBeforeTheOnlyRounding) {
+  // 32 * 6 * 1.5 is 288; 288 + 1 + 1 is a bfloat16 number, 288 + 1 alone rounds to 288.
+  for (const char* spec : {"mxfp4", "nvfp4:amax=2688", "nvfp4_2d:amax=2688"}) {
+    const Quantized a(spec, {1, 32}, Floats(32, 6.0f)), b(spec, {1, 32}, Floats(32, 1.5f));
+    Floats bias{1.0f};
+    std::uint16_t out = 0x3F80;
+    const TensorView result{reinterpret_cast<std::byte*>(&out), DType::kBFloat16, {1, 1}, {}, {}};
+    Qgemm(a.view, b.view, result, {.output = GemmOutput::kAccumulate, .bias = ViewOf(bias, {1})});
+    EXPECT_EQ(out, 0x4391) << spec;
+  }
+}
+
 TEST(QgemmTest, GeluFollowsTheBiasAndComesBeforeWhatAccumulates) {
   const Quantized a(kBoth, {2, 3}, {0.25f, -0.5f, 0.125f, 0, 1, -1}), b(kBoth, {4, 3}, kB);
   const Floats sums = Product(a, b);
@@ -179,6 +191,7 @@ TEST(QgemmTest, RulesOfTheFamilies) {
   EXPECT_EQ(GemmRuleOf(rows, tiles, brain, wide).bias, TermRounding::kAfterTerm);
   EXPECT_EQ(GemmRuleOf(rows, tiles, brain, wide).accumulate, TermRounding::kBeforeTerm);
   EXPECT_EQ(GemmRuleOf(packed, packed, brain, {}).accumulate, TermRounding::kAfterTerm);
+  EXPECT_EQ(GemmRuleOf(packed, packed, brain, wide).bias, TermRounding::kAfterTerm);
 }
 
 TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {

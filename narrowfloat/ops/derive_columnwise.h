@@ -12,7 +12,8 @@ bool DerivesColumnwise(const SchemeInfo& scheme);
 
 /// Writes the columnwise codes and scale_inv of `out` from the rowwise ones of `in`.
 /// Shapes: the buffers are those of the plan; in.shape is out.shape. Padding of the scales becomes
-/// zero. Does not write a scale of the whole tensor: both directions share it.
+/// zero. Does not write a scale of the whole tensor, which both directions share, nor
+/// amax_columnwise: the amax of the derived columns is amax_rowwise.
 /// Errors: InvalidArgument if DerivesColumnwise is false for the scheme, scales are swizzled, `out`
 /// has another scheme or shape, a buffer differs from the plan, or the output overlaps the input.
 void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,

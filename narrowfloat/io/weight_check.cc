@@ -48,6 +48,11 @@ std::array<Counts, 256> CountsOfBytes(FileDType codes) {
   return counts;
 }
 
+/// Returns the rows of all matrices; 0 for rows without columns, whose number no file bounds.
+std::size_t RowsWithCodes(const ForeignWeight& form) {
+  return form.cols == 0 ? 0 : form.matrices * form.rows;
+}
+
 /// Counts the codes of every block, in the order of the scales, and the codes that are NaN.
 std::vector<BlockCount> CountCodes(const ForeignWeight& form, std::span<const std::byte> codes,
                                    std::uint64_t& nan) {
@@ -55,7 +60,7 @@ std::vector<BlockCount> CountCodes(const ForeignWeight& form, std::span<const st
   const std::size_t scale_cols = form.ScaleCols(), per_byte = form.Packed() ? 2 : 1;
   const std::size_t step = std::min(form.block.cols, kMostCounted);
   std::vector<BlockCount> blocks(form.matrices * form.ScaleRows() * scale_cols);
-  for (std::size_t index = 0; index < form.matrices * form.rows; ++index) {
+  for (std::size_t index = 0; index < RowsWithCodes(form); ++index) {
     const std::size_t matrix = index / form.rows, row = index % form.rows;
     BlockCount* line =
         blocks.data() + (matrix * form.ScaleRows() + row / form.block.rows) * scale_cols;
@@ -104,7 +109,7 @@ std::uint64_t CountInfinite(const CanonicalWeight& weight, std::span<const float
   const ForeignWeight& form = weight.form;
   const std::array<float, 256> values = ValuesOfCodes(form.codes);
   std::uint64_t count = 0;
-  for (std::size_t index = 0; index < form.matrices * form.rows; ++index) {
+  for (std::size_t index = 0; index < RowsWithCodes(form); ++index) {
     const std::size_t matrix = index / form.rows, row = index % form.rows;
     const std::size_t line = (matrix * form.ScaleRows() + row / form.block.rows) * form.ScaleCols();
     for (std::size_t col = 0; col < form.cols; ++col) {

@@ -50,10 +50,11 @@ def run(
     code: int = 0,
     env: dict[str, str] | None = None,
     preexec_fn: Callable[[], None] | None = None,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     command = [program(), *map(str, args)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=env, preexec_fn=preexec_fn
+        command, capture_output=True, text=True, timeout=timeout, env=env, preexec_fn=preexec_fn
     )
     assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
     return done

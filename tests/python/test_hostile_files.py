@@ -99,6 +99,35 @@ def test_it_is_refused_with_a_message(name: str, tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == ["f"]
 
 
+# Empty tensors with more rows or columns than a loop ends in.
+UNBOUNDED: dict[str, bytes] = {
+    "codes without a scale": header_of(
+        entry("a.weight", dtype="F8_E4M3", shape=[2**59, 0], data_offsets=[0, 0]), data=b""
+    ),
+    "floats": header_of(
+        entry("a.weight", dtype="F32", shape=[2**59, 0], data_offsets=[0, 0]), data=b""
+    ),
+    "floats in one row": header_of(
+        entry("a.weight", dtype="F32", shape=[0, 2**59], data_offsets=[0, 0]), data=b""
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNBOUNDED)
+def test_the_rows_of_empty_tensors_take_no_time(kind: str, tmp_path: Path) -> None:
+    path, out, back = (tmp_path / name for name in ("in.safetensors", "out", "back"))
+    path.write_bytes(UNBOUNDED[kind])
+    coded = path
+    if kind.startswith("floats"):
+        coded = tmp_path / "coded.safetensors"
+        spec = "fp8_e4m3:columnwise=1"
+        run("quantize", path, coded, "--scheme", spec, "--include", "*", timeout=SECONDS)
+        run("report", path, "-o", out, timeout=SECONDS)
+    run("check", coded, timeout=SECONDS)
+    run("dequantize", coded, back, timeout=SECONDS)
+    run("diff", coded, coded, timeout=SECONDS)
+
+
 LARGEST = 100_000_000  # bytes of a header
 
 

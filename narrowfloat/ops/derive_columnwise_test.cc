@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <string>
@@ -66,6 +67,16 @@ TEST(DeriveColumnwiseTest, GivesTheBytesOfQuantizingBothDirections) {
     ++derived;
   }
   EXPECT_GE(derived, 2);
+}
+
+TEST(DeriveColumnwiseTest, TheColumnsOfAnEmptyTensorTakeNoTime) {
+  const Shape shape{0, std::int64_t{1} << 59};
+  for (const SchemeInfo& scheme : kSchemes) {
+    if (!DerivesColumnwise(scheme)) continue;
+    const QuantSpec spec{.scheme = &scheme, .columnwise = true};
+    const Buffers in(spec, shape, std::byte{0}), out(spec, shape, std::byte{0});
+    EXPECT_NO_THROW(DeriveColumnwise(in.view, out.view)) << scheme.name;
+  }
 }
 
 TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItselfAndSwizzledScales) {

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 
+#include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/testing.h"
 
 namespace narrowfloat {
@@ -65,6 +67,32 @@ TEST(SwizzleTest, EmptyTensorsNeedNoMemory) {
   const Quantized compact("mxfp8_e4m3", {0, 64}, {});
   Quantized swizzled("mxfp8_e4m3:swizzled=1", {0, 64}, {});
   EXPECT_EQ(MessageOf([&] { Swizzle(compact.view, swizzled.view); }), "no error");
+}
+
+// One dimension of an empty tensor is too large for a loop.
+const Shape kManyRows{std::int64_t{1} << 59, 0}, kManyColumns{0, std::int64_t{1} << 59};
+
+TEST(SwizzleTest, TheLinesOfAnEmptyTensorTakeNoTime) {
+  for (const Shape& shape : {kManyRows, kManyColumns}) {
+    for (const char* name : {"mxfp8_e4m3", "nvfp4_2d"}) {
+      QuantSpec spec = ParseQuantSpec(name);
+      spec.columnwise = true;
+      const Quantized compact(spec, shape, {});
+      spec.swizzled = true;
+      const Quantized swizzled(spec, shape, {});
+      EXPECT_EQ(MessageOf([&] { Swizzle(compact.view, swizzled.view); }), "no error");
+      EXPECT_EQ(MessageOf([&] { Unswizzle(swizzled.view, compact.view); }), "no error");
+    }
+  }
+}
+
+TEST(BlockScalesToMxfp8Test, TheLinesOfAnEmptyTensorTakeNoTime) {
+  for (const char* spec : {"fp8_block128x128_e4m3", "fp8_block1x128_e5m2"}) {
+    const Quantized in(spec, kManyRows, {});
+    const TensorView scales{nullptr, DType::kUInt8, Mxfp8ScalesShape(in.view, Direction::kRowwise)};
+    const auto convert = [&] { BlockScalesToMxfp8(in.view, Direction::kRowwise, scales); };
+    EXPECT_EQ(MessageOf(convert), "no error");
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ void PermuteScales(const ConstQuantizedView& in, const QuantizedView& out, Direc
   const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
   const DirectionBuffers<std::byte> to = BuffersOf(out, direction);
   const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
+  if (grid.Items() == 0) return;  // an empty tensor may have any number of lines
   const MatrixShape kept = KeptScales(grid, out.spec);
   for (std::size_t line = 0; line < grid.padded_lines; ++line) {
     for (std::size_t block = 0; block < grid.padded_blocks; ++block) {
@@ -60,6 +61,7 @@ void CpuBackend::BlockScalesToMxfp8(const ConstQuantizedView& in, Direction dire
   const SchemeInfo& scheme = *in.spec.scheme;
   const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
   const ScaleGrid grid = Mxfp8Grid(in, direction);
+  if (grid.Items() == 0) return;  // an empty tensor may have any number of lines
   const ScaleStrides strides = MakeScaleStrides(grid, ScalePlacement::kSwizzled);
   const std::size_t repeats = scheme.block.cols / kMxBlock;
   std::vector<std::uint8_t> bytes(grid.Items(), 0);
@@ -73,7 +75,7 @@ void CpuBackend::BlockScalesToMxfp8(const ConstQuantizedView& in, Direction dire
           ExponentOf(scale_inv, line, block / repeats);
     }
   }
-  if (!bytes.empty()) std::memcpy(scales.data, bytes.data(), bytes.size());
+  std::memcpy(scales.data, bytes.data(), bytes.size());
 }
 
 }  // namespace narrowfloat

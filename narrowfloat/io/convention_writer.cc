@@ -36,8 +36,17 @@ const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
     throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes",
                                   operation_, name, FormatText(form), convention_->name));
   }
+  CheckRowBlocks(name, form);
   const auto common = std::ranges::find_first_of(fitting, common_);
   return common == fitting.end() ? *fitting.front() : **common;
+}
+
+void ConventionWriter::CheckRowBlocks(const std::string& name, const ForeignWeight& form) const {
+  if (form.block.rows != 1 || form.cols % form.block.cols == 0) return;
+  throw Unsupported(
+      fmt::format("{}: '{}' must have rows of whole blocks of {} values to be written in '{}', got "
+                  "rows of {}",
+                  operation_, name, form.block.cols, convention_->name, form.cols));
 }
 
 void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {

@@ -20,8 +20,8 @@ class ConventionWriter {
   const ConventionRow& convention() const { return *convention_; }
 
   /// Returns the format of a weight, preferably one that fits all added weights. Errors:
-  /// Unsupported if the convention has no format for it, if the weight is empty, or if it does not
-  /// have two or three dimensions: no owner reads others.
+  /// Unsupported if the convention has no format for it, if the weight is empty, if it does not have
+  /// two or three dimensions, or if a row ends within a block: no owner reads others.
   const WrittenFormat& FormatOf(const std::string& name, const ForeignWeight& form) const;
 
   /// Records the format of a weight. Errors: as FormatOf; Unsupported if no format fits this weight
@@ -56,6 +56,11 @@ class ConventionWriter {
   std::string MissingInputScales() const;
 
  private:
+  /// Rejects blocks along rows if they do not divide a row. compressed-tensors and vLLM raise,
+  /// gpt-oss has a dimension for the blocks, and transformers divides a row evenly by the number of
+  /// its `fp8` scales. Errors: Unsupported.
+  void CheckRowBlocks(const std::string& name, const ForeignWeight& form) const;
+
   std::string operation_;
   const ConventionRow* convention_;
   std::vector<const WrittenFormat*> formats_;  // formats of the weights; one unless it mixes them

@@ -90,6 +90,42 @@ def test_tensors_of_four_dimensions_have_no_other_convention(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("scheme", "to", "block"),
+    [("nvfp4", "compressed-tensors", 16), ("nvfp4", "modelopt", 16), ("mxfp8_e4m3", "fp8", 32),
+     ("mxfp8_e4m3", "modelopt", 32), ("mxfp4", "compressed-tensors", 32)],
+)  # fmt: skip
+def test_rows_that_end_within_a_block_have_no_other_convention(
+    tmp_path: Path, scheme: str, to: str, block: int
+) -> None:
+    """transformers spreads two scales evenly over 48 values, other readers refuse them."""
+    tensors = {"a.weight": np.ones((64, block * 3 // 2), np.float32)}
+    source, out = write_file(tmp_path / "in.safetensors", tensors), tmp_path / "out.safetensors"
+    ours = tmp_path / "q.safetensors"
+    run("quantize", source, ours, "--scheme", scheme)
+    rule = f"'a.weight' must have rows of whole blocks of {block} values to be written in '{to}'"
+    rule += f", got rows of {block * 3 // 2}"
+    for command in (("convert", ours, out, "--to", to),
+                    ("quantize", source, out, "--scheme", scheme, "--convention", to)):  # fmt: skip
+        assert run(*command, code=3).stderr == f"narrowfloat: {command[0]}: {rule}\n"
+    assert not out.exists()
+    with pytest.raises(NotImplementedError, match=rule):
+        nf.save(out, nf.load(ours), convention=to)
+
+
+def test_experts_of_gpt_oss_have_inputs_in_whole_blocks(tmp_path: Path) -> None:
+    """The codes of a block are a dimension of their own."""
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    source = write_model(tmp_path / "in", [{name: np.ones((2, 48, 64), np.float32)}])
+    (source / "config.json").write_text('{"model_type": "gpt_oss"}')
+    out, scheme = tmp_path / "out", ("--scheme", "mxfp4", "--convention", "mxfp4")
+    assert run("quantize", source, out, *scheme, code=3).stderr == (
+        f"narrowfloat: quantize: '{name}' must have rows of whole blocks of 32 values to be "
+        "written in 'mxfp4', got rows of 48\n"
+    )
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("shape", [(32,), ()])
 @pytest.mark.parametrize("to", ["fp8", "modelopt", "compressed-tensors", "narrowfloat"])
 def test_vectors_of_cast_models_are_refused(

@@ -13,9 +13,14 @@ io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConven
   return convention;
 }
 
-void SayMissingInputScales(const std::string& verb, const io::ConventionWriter& writer) {
-  const std::string missing = writer.MissingInputScales();
-  if (!missing.empty()) PrintToStderr("{}: {}\n", verb, Escaped(missing));
+void SayNotes(const std::string& verb, const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) PrintToStderr("{}: {}\n", verb, Escaped(note));
+}
+
+std::vector<std::string> NotesOf(const io::DetectedConvention& convention,
+                                 std::vector<std::string> notes) {
+  if (convention.assumed) notes.insert(notes.begin(), convention.reason);
+  return notes;
 }
 
 }  // namespace narrowfloat::tools

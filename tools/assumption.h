@@ -11,7 +11,11 @@ namespace narrowfloat::tools {
 /// Returns `convention`. If the files do not name it, prints its reason to standard error.
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention);
 
-/// Prints to standard error the weights that lack an input scale, if readers need one.
-void SayMissingInputScales(const std::string& verb, const io::ConventionWriter& writer);
+/// Prints notes on the result to standard error, one per line.
+void SayNotes(const std::string& verb, const std::vector<std::string>& notes);
+
+/// Returns the notes of a job: the reason of `convention` if the files do not name it, then `notes`.
+std::vector<std::string> NotesOf(const io::DetectedConvention& convention,
+                                 std::vector<std::string> notes);
 
 }  // namespace narrowfloat::tools

@@ -44,6 +44,9 @@ class ConvertRewriter : public TensorRewriter {
 
   /// Returns the files beside the tensors.
   virtual Companions CompanionsFor(const io::Checkpoint& in) const = 0;
+
+  /// Returns what readers of the result may get wrong.
+  virtual std::vector<std::string> Notes() const { return {}; }
 };
 
 class ToOtherRewriter : public ConvertRewriter {
@@ -60,7 +63,7 @@ class ToOtherRewriter : public ConvertRewriter {
       const io::StoredTensor& tensor = *location.tensor;
       if (!Rewrites(tensor) && !Drops(tensor)) writer_.CheckCopy(tensor.entries.front());
     }
-    SayMissingInputScales("convert", writer_);
+    SayNotes("convert", writer_.Notes());
   }
 
   bool Rewrites(const io::StoredTensor& tensor) const override {
@@ -74,6 +77,7 @@ class ToOtherRewriter : public ConvertRewriter {
     return fmt::format("{} {}", writer_.convention().name, FormatName());
   }
   std::string FormatName() const override { return writer_.FormatName(); }
+  std::vector<std::string> Notes() const override { return writer_.Notes(); }
   Companions CompanionsFor(const io::Checkpoint& in) const override {
     // Without a weight there is no configuration; the job then reports that it has nothing to do.
     return writer_.written() ? OwnerCompanions(in, writer_, *this) : Companions{};
@@ -174,7 +178,8 @@ Result Run(const ConvertOptions& options) {
       SayAssumption("convert", io::ReadQuantized("convert", in, options.from));
   const auto rewriter = RewriterOf(in, convention.name, options.to);
   out.companions = rewriter->CompanionsFor(in);
-  const JobResult job = RunJob(in, out, *rewriter);
+  JobResult job = RunJob(in, out, *rewriter);
+  job.notes = NotesOf(convention, rewriter->Notes());
   return JobReport(job, "converted",
                    {{"in", options.in},
                     {"out", options.out},

@@ -79,7 +79,8 @@ Result Run(const DequantizeOptions& options) {
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = ValueIn(kFloatTypes, options.dtype);
   DequantizeRewriter rewriter(dtype, io::ModelDType(in), execution);
-  const JobResult job = RunJob(in, out, rewriter);
+  JobResult job = RunJob(in, out, rewriter);
+  job.notes = NotesOf(convention, {});
   return JobReport(job, "dequantized",
                    {{"in", options.in},
                     {"out", options.out},

@@ -417,6 +417,7 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
                           {"complete", job.complete},
                           {"left_out", left_out},
                           {"removed", job.removed},
+                          {"notes", job.notes},
                           {"seconds", job.seconds},
                           {"gb_per_second", rate}});
   result.text = fmt::format(

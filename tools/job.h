@@ -67,6 +67,7 @@ struct JobResult {
   bool complete = true;              // whether the files of the other parts exist too
   std::vector<LeftOut> left_out;     // files of IN that OUT does not have
   std::vector<std::string> removed;  // files of another checkpoint, removed from OUT
+  std::vector<std::string> notes;    // on the reading of IN, and on readers of the result
   std::uint64_t worked_bytes = 0;
   double seconds = 0;
 };

@@ -55,7 +55,7 @@ class QuantizeRewriter : public TensorRewriter {
       CheckShape(tensor);
       if (foreign_) foreign_->Add(tensor.name, FormOf(tensor));
     }
-    if (foreign_) SayMissingInputScales(Verb(), *foreign_);
+    if (foreign_) SayNotes(Verb(), foreign_->Notes());
   }
 
   const std::optional<io::ConventionWriter>& foreign() const { return foreign_; }
@@ -194,7 +194,8 @@ Result Run(const QuantizeOptions& options) {
   } else if (rewriter.foreign()->written()) {
     out.companions = OwnerCompanions(in, *rewriter.foreign(), rewriter);
   }
-  const JobResult job = RunJob(in, out, rewriter);
+  JobResult job = RunJob(in, out, rewriter);
+  if (rewriter.foreign()) job.notes = rewriter.foreign()->Notes();
   return JobReport(job, "quantized",
                    {{"in", options.in},
                     {"out", options.out},

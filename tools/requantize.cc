@@ -162,9 +162,11 @@ Result Run(const RequantizeOptions& options) {
   const io::DetectedConvention convention =
       SayAssumption("requantize", io::ReadQuantized("requantize", in, options.from));
   RequantizeRewriter rewriter(in, options);
+  SayNotes("requantize", rewriter.writer().Notes());
   if (rewriter.writer().written())
     out.companions = OwnerCompanions(in, rewriter.writer(), rewriter);
-  const JobResult job = RunJob(in, out, rewriter);
+  JobResult job = RunJob(in, out, rewriter);
+  job.notes = NotesOf(convention, rewriter.writer().Notes());
   const io::Loss& loss = rewriter.loss();
   Result result = JobReport(job, "requantized",
                             {{"in", options.in},

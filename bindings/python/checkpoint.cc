@@ -378,9 +378,10 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
   std::optional<io::ConventionWriter> foreign;
   if (convention != io::kConventionName) {
     foreign = MakeWriter(convention, tensors);
-    const std::string missing = foreign->MissingInputScales();
-    if (!missing.empty() && PyErr_WarnEx(PyExc_UserWarning, ("save: " + missing).c_str(), 2) < 0) {
-      nb::raise_python_error();
+    for (const std::string& note : foreign->Notes()) {
+      if (PyErr_WarnEx(PyExc_UserWarning, ("save: " + note).c_str(), 2) < 0) {
+        nb::raise_python_error();
+      }
     }
   }
   for (const nb::handle item : tensors.attr("items")()) {

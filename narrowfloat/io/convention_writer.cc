@@ -12,6 +12,19 @@
 
 namespace narrowfloat::io {
 
+namespace {
+
+/// Returns the block of a reader that spreads scales evenly over rows and columns; the weight's own
+/// block if that is the same, or if scales do not divide the matrix, which this reader refuses.
+BlockShape SpreadBlock(const ForeignWeight& form) {
+  const std::size_t rows = form.ScaleRows(), cols = form.ScaleCols();
+  if (form.rows % rows != 0 || form.cols % cols != 0) return form.block;
+  return {rows == 1 ? form.block.rows : form.rows / rows,
+          cols == 1 ? form.block.cols : form.cols / cols};
+}
+
+}  // namespace
+
 ConventionWriter::ConventionWriter(std::string operation, const std::string& convention)
     : operation_(std::move(operation)), convention_(FindConvention(convention)) {
   if (convention_ == nullptr) {
@@ -51,7 +64,11 @@ void ConventionWriter::CheckRowBlocks(const std::string& name, const ForeignWeig
 
 void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
   const WrittenFormat& format = FormatOf(name, form);
-  if (form.input_scale.empty() && unscaled_++ == 0) first_unscaled_ = name;
+  if (form.input_scale.empty()) unscaled_.Add(fmt::format("'{}'", name));
+  if (const auto block = SpreadBlock(form); convention_->spreads_scales && block != form.block) {
+    spread_.Add(fmt::format("'{}' ({}x{}), {}x{} in place of {}x{}", name, form.rows, form.cols,
+                            block.rows, block.cols, form.block.rows, form.block.cols));
+  }
   if (convention_->mixes) {
     if (std::ranges::find(formats_, &format) == formats_.end()) formats_.push_back(&format);
     return;
@@ -81,13 +98,30 @@ std::string ConventionWriter::FormatName() const {
   return names;
 }
 
-std::string ConventionWriter::MissingInputScales() const {
+void ConventionWriter::Noted::Add(const std::string& weight) {
+  if (count++ == 0) first = weight;
+}
+
+std::string ConventionWriter::Noted::More() const {
+  return count == 1 ? "" : fmt::format(" and {} more", count - 1);
+}
+
+std::vector<std::string> ConventionWriter::Notes() const {
+  std::vector<std::string> notes;
   const auto needs = std::ranges::find_if(
       formats_, [](const auto* format) { return !format->input_scale.empty(); });
-  if (unscaled_ == 0 || needs == formats_.end()) return "";
-  return fmt::format("readers of {} {} quantize inputs by '{}', missing for '{}'{}",
-                     convention_->name, (*needs)->name, (*needs)->input_scale, first_unscaled_,
-                     unscaled_ == 1 ? "" : fmt::format(" and {} more", unscaled_ - 1));
+  if (unscaled_.count > 0 && needs != formats_.end()) {
+    notes.push_back(fmt::format("readers of {} {} quantize inputs by '{}', missing for {}{}",
+                                convention_->name, (*needs)->name, (*needs)->input_scale,
+                                unscaled_.first, unscaled_.More()));
+  }
+  if (spread_.count > 0) {
+    notes.push_back(
+        fmt::format("transformers without a GPU for FP8 decodes wrong values, because "
+                    "it takes other blocks: for {}{}",
+                    spread_.first, spread_.More()));
+  }
+  return notes;
 }
 
 std::vector<TensorEntry> ConventionWriter::Entries(const std::string& name,

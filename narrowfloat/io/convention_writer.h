@@ -51,11 +51,20 @@ class ConventionWriter {
   /// Returns the formats of the weights that were added.
   const std::vector<const WrittenFormat*>& formats() const { return formats_; }
 
-  /// Returns a text with the name of the first weight without a needed input scale, and the number
-  /// of other such weights; an empty text if no weight lacks one.
-  std::string MissingInputScales() const;
+  /// Returns notes about added weights that readers may misread, one text for each kind of error.
+  /// Each names the first weight and counts the others.
+  std::vector<std::string> Notes() const;
 
  private:
+  /// The weights of one note.
+  struct Noted {
+    std::string first;  // as the note shows it
+    std::size_t count = 0;
+
+    void Add(const std::string& weight);
+    std::string More() const;  // " and 2 more", or an empty text
+  };
+
   /// Rejects blocks along rows if they do not divide a row. compressed-tensors and vLLM raise,
   /// gpt-oss has a dimension for the blocks, and transformers divides a row evenly by the number of
   /// its `fp8` scales. Errors: Unsupported.
@@ -65,8 +74,8 @@ class ConventionWriter {
   const ConventionRow* convention_;
   std::vector<const WrittenFormat*> formats_;  // formats of the weights; one unless it mixes them
   std::vector<const WrittenFormat*> common_;   // formats that fit all weights; empty if it mixes
-  std::string first_unscaled_;                 // the first weight without an input scale
-  std::size_t unscaled_ = 0;                   // the number of these weights
+  Noted unscaled_;                             // weights without an input scale
+  Noted spread_;  // weights whose scales readers distribute over blocks of another size
 };
 
 }  // namespace narrowfloat::io

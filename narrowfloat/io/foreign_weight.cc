@@ -436,7 +436,7 @@ std::array<float, 256> ValuesOfCodes(FileDType codes) {
 std::string FormatText(const ForeignWeight& weight) {
   const bool whole = weight.block.rows == weight.rows && weight.block.cols == weight.cols;
   const std::string block = whole ? (weight.matrices > 1 ? "matrix" : "tensor")
-                            : weight.block.cols == weight.cols
+                            : weight.block == BlockShape{1, weight.cols}
                                 ? "row"
                                 : fmt::format("{}x{}", weight.block.rows, weight.block.cols);
   const FileDType scale = weight.scale == FileDType::kU8 ? FileDType::kF8E8M0 : weight.scale;

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ def save(
              or an unfinished job; NotImplementedError for a tensor that the convention cannot hold;
              OSError if it cannot be written. No file is written partly, and no file is written
              unless all fit on the disk.
-    Warns:   UserWarning for weights that are only read with a scale of the inputs (ModelOpt).
+    Warns:   UserWarning for weights that are only read with a scale of the inputs (ModelOpt), or
+             may be decoded wrongly (`fp8` of other shapes than multiples of 128).
     """
     _check_names(tensors)
     folder = Path(path)
@@ -165,6 +167,7 @@ def convert(
              hold, or a build without the command line; MemoryError; OSError if the disk fails or
              the command line is killed; KeyboardInterrupt if it is interrupted; RuntimeError for an
              internal error. Nothing is written then.
+    Warns:   UserWarning for each of the object's `notes`, after the files are written.
     """
     if not PROGRAM.is_file():
         raise NotImplementedError(f"convert: this build has no command line ({PROGRAM})")
@@ -185,6 +188,8 @@ def convert(
     if done.returncode != 0:
         error = result["error"]
         raise _EXCEPTIONS.get(error["kind"], ValueError)(error["message"])
+    for note in result["notes"]:
+        warnings.warn(f"convert: {note}", UserWarning, stacklevel=2)
     return result
 
 

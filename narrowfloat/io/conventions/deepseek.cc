@@ -84,7 +84,8 @@ constinit const ConventionRow kDeepSeek{.name = "fp8",
                                         .written = kWritten,
                                         .refused = kRefused,
                                         .ignored = "modules_to_not_convert",
-                                        .kept_key = "scale_fmt"};
+                                        .kept_key = "scale_fmt",
+                                        .spreads_scales = true};
 
 /// Describes MXFP8 with the same names, for loaders that expect the quant_method mxfp8.
 constinit const ConventionRow kMxfp8{.name = "mxfp8",
@@ -104,6 +105,7 @@ constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",
                                           .accessories = {},
                                           .written = kWrittenAsV4,
                                           .ignored = "modules_to_not_convert",
-                                          .mixes = true};
+                                          .mixes = true,
+                                          .spreads_scales = true};
 
 }  // namespace narrowfloat::io

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run
+from cli import run, run_json
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -66,6 +66,21 @@ def test_a_folder_that_save_writes(convention: str, scheme: str, tmp_path: Path)
     run("dequantize", tmp_path / "theirs", tmp_path / "plain")
     plain = loader("llama").from_pretrained(tmp_path / "plain")
     assert torch.equal(logits(owner_model("llama", tmp_path / "theirs")), logits(plain))
+
+
+def test_transformers_takes_other_blocks_as_the_note_says(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 192, "intermediate_size": 256, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, vocab_size=96)
+    loader("llama").from_config(config).save_pretrained(tmp_path / "float")
+    scheme = ("--scheme", "fp8_block128x128_e4m3:force_pow_2_scales=0", "--convention", "fp8")
+    note = run_json("quantize", tmp_path / "float", tmp_path / "theirs", *scheme)["notes"][0]
+    assert "'model.layers.0.mlp.down_proj.weight' (192x256), 96x128 in place of 128x128" in note
+    run("dequantize", tmp_path / "theirs", tmp_path / "plain")
+    name = "model.layers.0.mlp.down_proj.weight"
+    theirs = owner_model("llama", tmp_path / "theirs").state_dict()[name]
+    values = torch.from_numpy(nf.load(tmp_path / "plain", dtype="float32")[name])
+    assert torch.equal(theirs[:96], values[:96]) and torch.equal(theirs[128:], values[128:])
+    assert not torch.equal(theirs[96:128], values[96:128])
 
 
 def test_experts_of_gpt_oss(tmp_path: Path) -> None:

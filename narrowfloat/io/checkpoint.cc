@@ -16,6 +16,13 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
 
+[[noreturn]] void RefuseUnfinished(const fs::path& path, const fs::path& mark) {
+  throw InvalidArgument(fmt::format(
+      "read: {}, the job that writes this folder must be finished, got its mark {}; run the job "
+      "again, or remove the mark to read what the folder holds",
+      path.string(), mark.string()));
+}
+
 std::string IndexSource(const fs::path& path) {
   return "index: " + path.string();
 }
@@ -53,12 +60,7 @@ std::optional<fs::path> FindUnfinishedMark(const fs::path& path) {
 
 Checkpoint Checkpoint::Open(const fs::path& path, Unfinished unfinished) {
   const std::optional<fs::path> mark = FindUnfinishedMark(path);
-  if (mark && unfinished == Unfinished::kRefuse) {
-    throw InvalidArgument(fmt::format(
-        "read: {}, the job that writes this folder must be finished, got its mark {}; run the job "
-        "again, or remove the mark to read what the folder holds",
-        path.string(), mark->string()));
-  }
+  if (mark && unfinished == Unfinished::kRefuse) RefuseUnfinished(path, *mark);
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   std::error_code ignored;
@@ -83,6 +85,8 @@ void Checkpoint::OpenFolder(const fs::path& folder) {
   }
   const std::vector<std::string> files = NamesEndingIn(folder, kFileSuffix);
   if (!indices.empty() || files.size() != 1) {
+    // A job writes the index last.
+    if (const auto mark = FindUnfinishedMark(folder)) RefuseUnfinished(folder, *mark);
     throw InvalidArgument(
         fmt::format("read: {}, a folder must have one *{} file or one index, got {} and {}; name "
                     "the file to read",

@@ -61,6 +61,16 @@ def test_an_unfinished_folder_is_not_read(tmp_path: Path) -> None:
     run("diff", out, out)
 
 
+def test_a_folder_without_an_index_yet_is_named_unfinished(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3", "--part", "1/2")
+    assert len(list(out.glob("*.safetensors"))) == 2
+    assert run("inspect", out, code=2).stderr == (
+        f"narrowfloat: read: {out}, the job that writes this folder must be finished, got its mark "
+        f"{out / MARK}; run the job again, or remove the mark to read what the folder holds\n"
+    )
+
+
 def test_python_does_not_load_an_unfinished_folder(tmp_path: Path) -> None:
     _, out = unfinished(tmp_path)
     with pytest.raises(ValueError, match="the job that writes this folder must be finished"):

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/companion.h"
 
-#include <cstdint>
-
 #include "narrowfloat/io/strict_json.h"
 
 namespace narrowfloat::io {
-namespace {
 
 using nlohmann::json;
-
-constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 20;
-
-}  // namespace
 
 json ReadCompanion(const std::filesystem::path& folder, const char* name) {
   const std::filesystem::path path = folder / name;
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
-  return ParsePythonJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes),
+  return ParsePythonJson("config: " + path.string(), ReadSmallFile(path, kMaxCompanionBytes),
                          kCompanionDepth);
 }
 
@@ -27,7 +20,7 @@ json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
 }
 
 std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name) {
-  return ReadSmallFile(checkpoint.folder().value_or(".") / name, kMaxBytes);
+  return ReadSmallFile(checkpoint.folder().value_or(".") / name, kMaxCompanionBytes);
 }
 
 json ValueAt(const json& value, std::initializer_list<const char*> keys) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,9 @@ inline constexpr const char* kTextModelKey = "text_config";  // in kConfigFile: 
 inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOpt's own
 
 inline constexpr int kCompanionDepth = 64;  // limit of nested objects and arrays
+
+/// The largest file. It may name the 70,000 experts of Kimi K2 under each prefix, in 20 MB.
+inline constexpr std::uint64_t kMaxCompanionBytes = std::uint64_t{32} << 20;
 
 /// Parses a JSON file of a folder; null if there is no such file. Errors: InvalidArgument if it is
 /// damaged; IoError.

@@ -158,7 +158,13 @@ std::string WithQuantization(const std::string& config, const QuantizationConfig
   std::string text = config;
   for (const QuantizationPlace& place : std::span(kQuantizationPlaces).subspan(1))
     text = Without(text, place);
-  return WithMember(text, kQuantizationKey, Json::parse(quantization.object));
+  text = WithMember(text, kQuantizationKey, Json::parse(quantization.object));
+  if (text.size() > kMaxCompanionBytes) {
+    throw InvalidArgument(fmt::format("config: {} must have at most {} bytes, got {}", kConfigFile,
+                                      kMaxCompanionBytes, text.size()));
+  }
+  ParseConfig(text);  // which may have too many values
+  return text;
 }
 
 std::string WithoutQuantization(const std::string& config) {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import run
+from cli import run, run_json
 from foreign_model import Tensors, write_model
 
 MATRIX = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
@@ -126,3 +126,36 @@ def test_experts_of_which_one_tensor_is_quantized(tmp_path: Path, left: str) -> 
     options = ("--scheme", "mxfp8_e4m3", "--convention", "fp8", "--exclude", f"*.{left}")
     found = ignored(tmp_path, moe("gate_up_proj", "down_proj"), {}, *options)
     assert found == [f"{LAYER}.mlp.experts.{left}", f"{LAYER}.mlp.router"]
+
+
+def test_long_lists_of_modules_are_read_again(tmp_path: Path) -> None:
+    """The experts of large models make a config.json of more than 16 MiB."""
+    one = np.ones((2, 2), np.float32)
+    stem = f"model.{'deep.' * 30}layers.0.mlp.experts"
+    tensors = {f"{stem}.{i}.up_proj.weight": one for i in range(20_000)}
+    source = write_model(tmp_path / "in", [tensors], {"model_type": "test"})
+    take = ("--exclude", "*", "--include", "*.experts.7.up_proj.weight")
+    options = ("--scheme", "fp8_e4m3", "--convention", "compressed-tensors", *take)
+    run("quantize", source, tmp_path / "out", *options)
+    assert (tmp_path / "out" / "config.json").stat().st_size > 16 << 20
+    assert run_json("inspect", tmp_path / "out")["convention"] == "compressed-tensors"
+
+
+@pytest.mark.parametrize(
+    ("count", "stem", "rule"),
+    [
+        (53_000, "a.", "config.json: JSON must have at most 524288 values, got more\n"),
+        (10_000, "deep." * 80, "config.json must have at most 33554432 bytes, got 4"),
+    ],
+)
+def test_lists_that_no_command_would_read_are_not_written(
+    tmp_path: Path, count: int, stem: str, rule: str
+) -> None:
+    one = np.ones((1, 2), np.float32)
+    shards = [{f"{stem}{part}.{i}.weight": one for i in range(count)} for part in "ab"]
+    source = write_model(tmp_path / "in", shards, {"model_type": "test"})
+    options = ("--scheme", "fp8_e4m3", "--exclude", "*", "--include", "*a.7.weight")
+    convention = ("--convention", "compressed-tensors")
+    refused = run("quantize", source, tmp_path / "out", *options, *convention, code=2).stderr
+    assert refused.startswith(f"narrowfloat: config: {rule}")
+    assert not (tmp_path / "out").exists()

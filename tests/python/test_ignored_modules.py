@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -144,8 +145,8 @@ def test_long_lists_of_modules_are_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "stem", "rule"),
     [
-        (53_000, "a.", "config.json: JSON must have at most 524288 values, got more\n"),
-        (10_000, "deep." * 80, "config.json must have at most 33554432 bytes, got 4"),
+        (53_000, "a.", "config.json: JSON must have at most 524288 values, got more"),
+        (10_000, "deep." * 80, r"config.json must have at most 33554432 bytes, got \d+"),
     ],
 )
 def test_lists_that_no_command_would_read_are_not_written(
@@ -157,5 +158,5 @@ def test_lists_that_no_command_would_read_are_not_written(
     options = ("--scheme", "fp8_e4m3", "--exclude", "*", "--include", "*a.7.weight")
     convention = ("--convention", "compressed-tensors")
     refused = run("quantize", source, tmp_path / "out", *options, *convention, code=2).stderr
-    assert refused.startswith(f"narrowfloat: config: {rule}")
+    assert re.fullmatch(f"narrowfloat: config: {rule}\n", refused)
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "narrowfloat/io/convention_writer.h"
 #include "narrowfloat/io/detect_convention.h"

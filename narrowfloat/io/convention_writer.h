@@ -20,8 +20,8 @@ class ConventionWriter {
   const ConventionRow& convention() const { return *convention_; }
 
   /// Returns the format of a weight, preferably one that fits all added weights. Errors:
-  /// Unsupported if the convention has no format for it, if the weight is empty, if it does not have
-  /// two or three dimensions, or if a row ends within a block: no owner reads others.
+  /// Unsupported if the convention has no format for it, if the weight is empty, if it does not
+  /// have two or three dimensions, or if a row ends within a block: no owner reads others.
   const WrittenFormat& FormatOf(const std::string& name, const ForeignWeight& form) const;
 
   /// Records the format of a weight. Errors: as FormatOf; Unsupported if no format fits this weight

@@ -101,7 +101,8 @@ struct ConventionRow {
   bool ignored_by_module = false;
   const char* kept_key = nullptr;  // key of quantization_config that conversions keep
   bool mixes = false;              // a model may have several formats; their keys are then joined
-  /// True if transformers, where it decodes weights, distributes scales evenly over rows and columns.
+  /// True if transformers, where it decodes weights, distributes scales evenly over rows and
+  /// columns.
   bool spreads_scales = false;
   std::span<const std::string_view> marks = {};           // suffixes of tensors that identify it
   std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that identify it

@@ -68,9 +68,9 @@ class Operand(NamedTuple):
         """The device of the buffers."""
         return next(iter(self.buffers.values())).device
 
-    def in_memory(self) -> bool:
-        """Returns whether native code can read the buffers."""
-        return all(map(_native.in_memory, self.buffers.values()))
+    def runs_natively(self) -> bool:
+        """Returns whether native code may compute with the buffers."""
+        return all(map(_native.runs_natively, self.buffers.values()))
 
     def native(self) -> tuple[_core.QuantSpec, tuple[int, int], tuple[torch.Tensor | None, ...]]:
         """Returns spec, shape and buffers, the arguments of the verbs on torch tensors."""

@@ -50,6 +50,8 @@ def in_float32_if_double(values: torch.Tensor) -> torch.Tensor:
 
 _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
 Tensor = torch.Tensor | None
 Buffers = tuple[Tensor, ...]  # one per role of ROLES
 Seeds = Sequence[int] | torch.Tensor  # seed and offset
@@ -60,10 +62,23 @@ def in_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
+def records_operators() -> bool:
+    """Returns whether a graph records the operators that run, of tensors with memory too.
+
+    make_fx does so: native code that ran then would leave no node, and the graph would have memory
+    that nothing fills.
+    """
+    return torch._C._get_dispatch_mode(_PROXY) is not None
+
+
+def runs_natively(tensor: torch.Tensor) -> bool:
+    """Returns whether native code may compute with the tensor; else operators do."""
+    return in_memory(tensor) and not records_operators()
+
+
 def _is_traced() -> bool:
     """Returns whether operators become nodes of a graph."""
-    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-    return proxies is not None or torch._guards.TracingContext.try_get() is not None
+    return records_operators() or torch._guards.TracingContext.try_get() is not None
 
 
 def fake_mode() -> Any:  # noqa: ANN401  # a FakeTensorMode, which is slow to import
@@ -72,12 +87,14 @@ def fake_mode() -> Any:  # noqa: ANN401  # a FakeTensorMode, which is slow to im
 
 
 def outside_of_fakes() -> AbstractContextManager:
-    """Returns a context in which tensors have memory, if the active mode accepts such tensors.
+    """Returns a context in which tensors have memory and no graph records their creation, if the
+    active mode accepts such tensors.
 
-    The mode of torch.export does. Tensors that a layer makes during an export are used after it.
+    The modes of torch.export and make_fx do. Tensors that a layer makes then are used after them.
     """
     mode = fake_mode()
-    if mode is None or not mode.allow_non_fake_inputs:
+    accepts_memory = records_operators() if mode is None else mode.allow_non_fake_inputs
+    if not accepts_memory:
         return nullcontext()
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -113,7 +130,7 @@ def draw_seeds(src: torch.Tensor) -> Seeds:
 
     The generator is the CPU's for every device, because the verb takes numbers of the host.
     """
-    if in_memory(src):
+    if runs_natively(src):
         return torch.randint(0, _graph_operators.SEED_BOUND, (2,), device="cpu").tolist()
     return _graph_operators.draw_seeds(src)
 
@@ -135,7 +152,7 @@ def quantize(
     seeds: of stochastic rounding, from draw_seeds(). A noop of 1 changes no byte. With a `scale`
     the amax buffer becomes the maximum of its value and the amax of `src`.
     """
-    if type(src) in _WITH_MEMORY:
+    if type(src) in _WITH_MEMORY and not records_operators():
         seed, offset = seeds
         try:
             verbs.quantize(
@@ -153,7 +170,7 @@ def column_sums(x: torch.Tensor) -> torch.Tensor:
 
     No bit depends on threads or instruction sets: docs/numerics.md defines the order.
     """
-    return _graph_operators.sum_columns(x) if in_memory(x) else _graph_operators.column_sums(x)
+    return _graph_operators.sum_columns(x) if runs_natively(x) else _graph_operators.column_sums(x)
 
 
 def _quantize_in_graph(
@@ -183,7 +200,7 @@ def _quantize_in_graph(
 
 def derive_columnwise(spec: _core.QuantSpec, shape: tuple[int, ...], buffers: Buffers) -> None:
     """Fills the columnwise buffers from the rowwise ones."""
-    if all(buffer is None or in_memory(buffer) for buffer in buffers):
+    if all(buffer is None or runs_natively(buffer) for buffer in buffers):
         verbs.derive_columnwise(spec, shape, buffers, threads())
         return
     named: dict[str, Any] = dict(zip(ROLES, buffers, strict=True))

@@ -37,7 +37,7 @@ def qgemm(
     Errors: NotImplementedError for codes that are not on the CPU.
     """
     mode = get_product_mode() if mode is None else mode
-    if not (first.in_memory() and second.in_memory()):
+    if not (first.runs_natively() and second.runs_natively()):
         bias = None if bias is None else bias.detach()
         addend = out.detach().reshape(shape) if out is not None and accumulate else None
         operands = (*_parts(first), *_parts(second))
@@ -77,7 +77,7 @@ def qgemm_gelu(
     grad: the product times GELU's derivative at `gelu_in` instead. gelu_in: of the shape and dtype
     of `out`.
     """
-    if not (first.in_memory() and second.in_memory()):
+    if not (first.runs_natively() and second.runs_natively()):
         bias = None if bias is None else bias.detach()
         made, kept = _qgemm_gelu(
             *_parts(first), *_parts(second), layout, out, gelu_in, grad, bias, accumulate

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._native import records_operators
 from narrowfloat.pytorch._values import constant_of_graphs, run_without_graph
 from narrowfloat.pytorch.quantization.global_state import (
     AutocastState,
@@ -29,8 +30,8 @@ class autocast:
     without quantizing, in an autocast that is not enabled. recipe: None is the default recipe.
     amax_reduction_group: of delayed scaling's amaxes.
     Errors: RuntimeError for an object that is not a recipe, for entering an entered object, or for
-    delayed scaling (its state is kept between steps) while a graph is compiled; NotImplementedError
-    for an unsupported option of the recipe.
+    delayed scaling (its state is kept between steps) while a graph is made; NotImplementedError for
+    an unsupported option of the recipe.
     """
 
     def __init__(
@@ -57,6 +58,11 @@ class autocast:
                 raise RuntimeError(
                     "autocast: DelayedScaling is not supported under torch.compile; enter the "
                     "autocast around the call of the compiled function"
+                )
+            if recipe.delayed() and records_operators():  # the graph would never take the step
+                raise RuntimeError(
+                    "autocast: DelayedScaling is not supported under make_fx; enter the autocast "
+                    "around make_fx and around each call of the graph"
                 )
         self._before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.autocast_enter(

@@ -52,7 +52,7 @@ def deliver_activation(
     With current scaling and NVFP4 the amax is of the float32 values, and the codes are of rounded
     ones. Requires: `value` has the dtype of working_dtype().
     """
-    plain = dtype == torch.float32 or value.numel() == 0 or not _native.in_memory(value)
+    plain = dtype == torch.float32 or value.numel() == 0 or not _native.runs_natively(value)
     if plain or not _measures_float32(quantizer):
         return deliver(value, dtype, quantizer)
     amax = torch.empty(1, dtype=torch.float32, device=value.device)

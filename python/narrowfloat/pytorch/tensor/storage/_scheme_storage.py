@@ -285,12 +285,12 @@ class SchemeStorage(TableStorage):
         if math.prod(shape) > 0:
             self._require_readable()
         first = self._first_buffer()
-        if type(first) is torch.Tensor and not first.is_meta:
+        if type(first) is torch.Tensor and not first.is_meta and not _native.records_operators():
             out = torch.empty(shape, dtype=known, device=self.device)
             if out.numel() > 0:
                 buffers = self._whole_buffers()
                 _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
-        else:  # traced: fake and functional tensors have no memory
+        else:  # traced: an operator, for tensors without memory too
             name_buffers(self)
             buffers = self._whole_buffers()
             out = _native.dequantize(buffers, self._spec().text, shape, known)

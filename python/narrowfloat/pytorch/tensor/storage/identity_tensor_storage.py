@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import resolve_shape
+from narrowfloat.pytorch._exported_tensors import name_buffers
 from narrowfloat.pytorch.tensor.storage._fields import Buffer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
@@ -54,6 +55,7 @@ class IdentityTensorStorage(SchemeStorage):
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         if self._hp_data is None:
             raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
+        name_buffers(self)
         return self._hp_data.to(self._dtype if dtype is None else dtype)
 
     def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses

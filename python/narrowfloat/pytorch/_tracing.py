@@ -107,6 +107,18 @@ def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:
     return quantizer.quantize_impl(tensor.detach())
 
 
+def refuse_jit_trace() -> None:
+    """Raises NotImplementedError inside of torch.jit.trace, which sees operators of PyTorch only.
+
+    Its program would have the codes of the example as constants.
+    """
+    if torch.jit.is_tracing():
+        raise NotImplementedError(
+            "quantize: torch.jit.trace is not supported, because its program would keep the codes "
+            "of the example input; use torch.export"
+        )
+
+
 def has_node(quantizer: Quantizer) -> bool:
     """Returns whether a graph can hold a call of the quantizer as one node."""
     if type(quantizer) not in ValueSemantics._node_classes:

@@ -26,7 +26,12 @@ from narrowfloat.pytorch._quantized_storage import (
     restore_from_saved,
 )
 from narrowfloat.pytorch._read_only import ReadOnlyError
-from narrowfloat.pytorch._tracing import has_node, quantize_as_node, quantize_in_graph
+from narrowfloat.pytorch._tracing import (
+    has_node,
+    quantize_as_node,
+    quantize_in_graph,
+    refuse_jit_trace,
+)
 from narrowfloat.pytorch._types import Operator, Quantized, TensorLike
 from narrowfloat.pytorch._values import (
     ValueSemantics,
@@ -133,7 +138,8 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         """Returns `tensor` quantized, in `out` or in a new tensor with a straight-through gradient.
 
         With `internal`, returns a bare storage instead.
-        Errors: TypeError unless `tensor` is a torch.Tensor; further ones of the family.
+        Errors: TypeError unless `tensor` is a torch.Tensor; NotImplementedError within
+        torch.jit.trace; further ones of the family.
         """
         if torch.compiler.is_dynamo_compiling() and has_node(self):
             return quantize_in_graph(self, tensor, out)
@@ -141,6 +147,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
             raise TypeError(
                 f"quantize: the input must be a torch.Tensor, got {type(tensor).__name__}"
             )
+        refuse_jit_trace()
         result: Any
         if out is not None:
             result = self.update_quantized(tensor, out)

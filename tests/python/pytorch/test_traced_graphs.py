@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of make_fx, which record what runs on tensors with memory.
+"""Graphs of make_fx and programs of torch.jit.trace, which record what runs on tensors with memory.
 
 A graph holds operators alone: what native code did while it was made would be missing.
 """
@@ -123,3 +123,23 @@ def test_an_autocast_of_delayed_scaling_must_be_around_the_graph() -> None:
     )
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         make_fx(run)(sample(64, 64))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_programs_of_jit_trace_cannot_quantize(requires_grad: bool) -> None:
+    quantizer = ALL["mxfp8"]()
+    message = (
+        "quantize: torch.jit.trace is not supported, because its program would keep the codes of "
+        "the example input; use torch.export"
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        torch.jit.trace(lambda x: quantizer(x) * 2, sample(64, 64, requires_grad=requires_grad))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_programs_of_jit_trace_multiply_by_quantized_weights() -> None:
+    layer = torch.nn.Linear(64, 64)
+    layer.weight = torch.nn.Parameter(quantized("mxfp8", 1))
+    program, x = torch.jit.trace(layer, sample(64, 64)), sample(64, 64, seed=2)
+    assert torch.equal(program(x), layer(x))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from narrowfloat.pytorch._native import has_values, skips
 from narrowfloat.pytorch._types import Context, Quantized
@@ -26,6 +27,17 @@ def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
             return function(*args, **kwargs)
 
     return call
+
+
+def is_in_forward_mode() -> bool:
+    """Returns whether forward mode computes derivatives, which no_grad() does not prevent."""
+    return forward_ad._current_level >= 0
+
+
+def has_derivatives(tensor: object) -> bool:
+    """Returns whether the results of operations on the tensor may have derivatives."""
+    needs_graph = torch.is_grad_enabled() and getattr(tensor, "requires_grad", False)
+    return needs_graph or is_in_forward_mode()
 
 
 def running_transform() -> str | None:
@@ -75,6 +87,10 @@ class _QuantizeFunc(torch.autograd.Function):
         # NVFP4 with columnwise data only has the shape of the flattened tensor.
         return grad if grad.shape == ctx.input_shape else grad.reshape(ctx.input_shape), None
 
+    @staticmethod
+    def jvp(ctx: Context, tangent: torch.Tensor, _: object) -> torch.Tensor:
+        return tangent.clone()
+
 
 class _DequantizeFunc(torch.autograd.Function):
     """Dequantizes in forward; passes the gradient through."""
@@ -82,11 +98,16 @@ class _DequantizeFunc(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, tensor: Quantized, dtype: torch.dtype) -> torch.Tensor:
         # Not the buffer itself, since the output of a function becomes part of the graph.
+        ctx.dtype = dtype
         return tensor._decode(dtype).detach()
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
+
+    @staticmethod
+    def jvp(ctx: Context, tangent: torch.Tensor, _: object) -> torch.Tensor:
+        return tangent.to(ctx.dtype, copy=True)
 
 
 class _IdentityFunc(torch.autograd.Function):
@@ -104,12 +125,17 @@ class _IdentityFunc(torch.autograd.Function):
         changes = dict(init_kwargs)
         if "dtype" in changes:
             changes["fake_dtype"] = changes.pop("dtype")
+        ctx.dtype = changes.get("fake_dtype", tensor.dtype)
         quantized: Any = tensor
         return quantized._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad.to(ctx.input_dtype), None
+
+    @staticmethod
+    def jvp(ctx: Context, tangent: torch.Tensor, _: object) -> torch.Tensor:
+        return tangent.to(getattr(ctx, "dtype", ctx.input_dtype), copy=True)
 
 
 class _ViewFunc:

@@ -330,6 +330,10 @@ class _ReadOnlyFunc(torch.autograd.Function):
     def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
+    @staticmethod
+    def jvp(ctx: Context, tangent: torch.Tensor, _: object) -> torch.Tensor:
+        return tangent.clone()
+
 
 def read_only_values(values: torch.Tensor, origin: str) -> torch.Tensor:
     """Returns the values as read-only, connected to the same autograd graph."""

@@ -15,7 +15,7 @@ import torch
 from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
-from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write
+from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write, has_derivatives
 from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._native import in_float32_if_double
@@ -155,11 +155,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
             return result
         if self.internal and torch.compiler.is_compiling() and has_node(self):
             return quantize_as_node(self, tensor)
-        if (
-            not self.internal
-            and torch.is_grad_enabled()
-            and getattr(tensor, "requires_grad", False)
-        ):
+        if not self.internal and has_derivatives(tensor):
             result = _QuantizeFunc.apply(tensor, self.quantize_impl)
         else:
             result = self.quantize_impl(tensor)

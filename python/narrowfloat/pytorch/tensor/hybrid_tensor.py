@@ -17,6 +17,7 @@ from narrowfloat.pytorch._autograd import (
     _IdentityFunc,
     _ReshapeFunc,
     _ViewFunc,
+    is_in_forward_mode,
     resolve_shape,
     without_gradients,
 )
@@ -398,7 +399,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         dtype = self._dtype if dtype is None else dtype
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or is_in_forward_mode():
             return _DequantizeFunc.apply(self, dtype)
         return self._decode(dtype)
 

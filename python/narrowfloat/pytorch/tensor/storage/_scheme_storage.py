@@ -11,7 +11,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
-from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
+from narrowfloat.pytorch._autograd import _DequantizeFunc, is_in_forward_mode, resolve_shape
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
@@ -305,7 +305,7 @@ class SchemeStorage(TableStorage):
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the values as a plain tensor, in the nominal type or `dtype`."""
         dtype = self._dtype if dtype is None else dtype
-        if self._is_tensor and torch.is_grad_enabled():
+        if self._is_tensor and (torch.is_grad_enabled() or is_in_forward_mode()):
             return _DequantizeFunc.apply(self, dtype)
         return self._decode(dtype)
 

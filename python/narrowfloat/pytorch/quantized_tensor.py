@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write, has_derivatives
+from narrowfloat.pytorch._checkpoint_modes import hidden_from_checkpoints
 from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._native import in_float32_if_double
@@ -141,13 +142,21 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         Errors: TypeError unless `tensor` is a torch.Tensor; NotImplementedError within
         torch.jit.trace; further ones of the family.
         """
-        if torch.compiler.is_dynamo_compiling() and has_node(self):
+        is_compiled = torch.compiler.is_dynamo_compiling()
+        if is_compiled and has_node(self):
             return quantize_in_graph(self, tensor, out)
         if not isinstance(tensor, torch.Tensor) and not isinstance(tensor, QuantizedTensorStorage):
             raise TypeError(
                 f"quantize: the input must be a torch.Tensor, got {type(tensor).__name__}"
             )
+        if is_compiled:
+            return self._quantize(tensor, out)
         refuse_jit_trace()
+        with hidden_from_checkpoints():
+            return self._quantize(tensor, out)
+
+    def _quantize(self, tensor: torch.Tensor, out: Quantized | None) -> Any:  # noqa: ANN401  # TensorT_co
+        """Does what quantize() does, outside of graphs."""
         result: Any
         if out is not None:
             result = self.update_quantized(tensor, out)

@@ -2,6 +2,7 @@
 """Layers under torch.utils.checkpoint: the second pass has the bytes of the first."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,9 +12,13 @@ from narrowfloat.common.recipe import (
     MXFP8BlockScaling,
     Recipe,
 )
-from narrowfloat.pytorch import GroupedLinear, Linear, autocast
+from narrowfloat.pytorch import DType, GroupedLinear, Linear, MXFP8Quantizer, autocast
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 RECIPES = [DelayedScaling(amax_history_len=4), Float8CurrentScaling(), MXFP8BlockScaling()]
 
@@ -98,6 +103,47 @@ def test_gradients_are_those_without_a_checkpoint(
     found = train(again(reentrant), recipe, inside, passes)
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
+
+
+def keeping_relu(block: Callable, x: torch.Tensor) -> torch.Tensor:
+    kept = [torch.ops.aten.relu.default]
+    contexts = partial(create_selective_checkpoint_contexts, kept)
+    return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: type(recipe).__name__)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_selective_checkpoints_run_layers_again(recipe: Recipe, inside: bool, passes: int) -> None:
+    expected = train(plain, recipe, inside, passes)
+    for a, b in zip(train(keeping_relu, recipe, inside, passes), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_selective_checkpoints_run_quantizers_again() -> None:
+    quantizer = MXFP8Quantizer(DType.kFloat8E4M3)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(quantizer(x).dequantize()).square()
+
+    for _ in range(2):  # the quantizer keeps what the first call finds out
+        x = torch.randn(64, 32, requires_grad=True)
+        keeping_relu(block, x).sum().backward()
+        (expected,) = torch.autograd.grad(block(x).sum(), x)
+        assert torch.equal(x.grad, expected)
+
+
+def test_selective_checkpoints_keep_products_of_layers_without_a_recipe() -> None:
+    layer, seen = Linear(32, 32), []
+
+    def policy(_: object, operator: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+        seen.append(operator)
+        return CheckpointPolicy.MUST_SAVE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    x = torch.randn(64, 32, requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False, context_fn=contexts).sum().backward()
+    assert torch.ops.aten.addmm.default in seen
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["hooks", "reentrant"])

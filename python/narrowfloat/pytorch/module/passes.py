@@ -12,6 +12,7 @@ import torch
 
 from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch._autograd import running_transform
+from narrowfloat.pytorch._checkpoint_modes import hidden_from_checkpoints
 from narrowfloat.pytorch._product_mode import get_product_mode
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.base import QuantizedLayer
@@ -64,13 +65,21 @@ class RunningLayer(QuantizedLayer):
             note_forward(self, may_run_again())
         again = first_pass_of(self)
         if again is None:
-            return self._forward(None, *args)
+            return self._run_pass(None, *args)
         before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.set_autocast_state(again.autocast)
         try:
-            return self._forward(again, *args)
+            return self._run_pass(again, *args)
         finally:
             FP8GlobalStateManager.set_autocast_state(before)
+
+    def _run_pass(self, again: FirstPass | None, *args: Any) -> object:
+        """Runs _forward(); a pass that quantizes hides its operators from selective checkpoints."""
+        manager = FP8GlobalStateManager
+        if not (manager.is_fp8_enabled() or manager.is_fp8_calibration()):
+            return self._forward(again, *args)
+        with hidden_from_checkpoints():
+            return self._forward(again, *args)
 
     def _trace(self, *args: Any) -> object:
         """Implements forward() within a graph, if possible. The tracer traces this function."""

@@ -347,6 +347,34 @@ def test_kept_weights_break_the_graph(is_first_microbatch: bool) -> None:
         assert torch.equal(compiled(inside, x), run(outside, x))
 
 
+class Doubling(nfp.Linear):
+    """A layer with a forward() of its own, of other arguments."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, is_first_microbatch=True) * 2
+
+
+def test_the_forward_of_a_derived_layer_runs_once_where_the_graph_breaks() -> None:
+    layer, x = Doubling(128, 64), sample(64, 128)
+    compiled = torch.compile(layer, backend="aot_eager")
+    with nfp.autocast(recipe=recipe.MXFP8BlockScaling()):
+        assert torch.equal(compiled(x), layer(x))
+
+
+class Scaled(nfp.Linear):
+    """A layer with a forward() of its own, of the same arguments."""
+
+    def forward(self, x: torch.Tensor, *args: object) -> torch.Tensor:
+        return super().forward(x, *args) * 3
+
+
+def test_the_result_of_a_derived_layer_is_changed_once_where_the_graph_breaks() -> None:
+    layer, x = Scaled(128, 64), sample(64, 128)
+    compiled = torch.compile(layer, backend="aot_eager")
+    with nfp.autocast(recipe=recipe.MXFP8BlockScaling()):
+        assert torch.equal(compiled(x, True), layer(x, True))
+
+
 def test_delayed_scaling_inside_the_function_breaks_the_graph() -> None:
     run = within(RECIPES["delayed"]())
     inside = Network()

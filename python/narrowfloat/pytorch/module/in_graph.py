@@ -247,6 +247,8 @@ def run_untraced(function: Callable[..., Any], *args: Any) -> object:
 
 
 @_disable_dynamo
-def run_outside(layer: RunningLayer, *args: Any, **kwargs: Any) -> object:
-    """Breaks the graph and runs the layer."""
-    return layer.forward(*args, **kwargs)
+def run_outside(layer: RunningLayer, *args: Any) -> object:
+    """Breaks the graph and runs the layer's pass, and not the forward() of a derived class, which
+    called this.
+    """
+    return layer._run(*args)

@@ -147,6 +147,40 @@ def test_selective_checkpoints_keep_products_of_layers_without_a_recipe() -> Non
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["hooks", "reentrant"])
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: type(recipe).__name__)
+def test_compiled_functions_in_checkpoints(recipe: Recipe, inside: bool, reentrant: bool) -> None:
+    if inside and isinstance(recipe, DelayedScaling):
+        pytest.skip("an autocast of delayed scaling is around the compiled function")
+    torch._dynamo.reset()
+
+    def run(block: Callable, x: torch.Tensor) -> torch.Tensor:
+        function = torch.compile(block, backend="aot_eager")
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+    expected = train(plain, recipe, inside)
+    for a, b in zip(train(run, recipe, inside), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: type(recipe).__name__)
+def test_checkpoints_in_compiled_functions(recipe: Recipe) -> None:
+    torch._dynamo.reset()
+    (model, _), x = blocks(), torch.randn(64, 32, requires_grad=True)
+    in_graph = not isinstance(recipe, DelayedScaling)  # whose first layer counts the pass
+    compiled = torch.compile(again(False), backend="aot_eager", fullgraph=in_graph)
+    with autocast(recipe=recipe):
+        y = compiled(model, x)
+    y.square().sum().backward()
+    found = x.grad.clone()
+    (model, _), x.grad = blocks(), None
+    with autocast(recipe=recipe):
+        expected = model(x)
+    expected.square().sum().backward()
+    assert torch.equal(y, expected) and torch.equal(x.grad, found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["hooks", "reentrant"])
 def test_checkpoints_in_checkpoints(reentrant: bool) -> None:
     def nested(block: Callable, x: torch.Tensor) -> torch.Tensor:
         return again(reentrant)(lambda x: again(reentrant)(block, x), x)

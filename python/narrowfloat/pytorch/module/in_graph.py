@@ -26,6 +26,7 @@ from narrowfloat.pytorch.module.states import PASSES
 from narrowfloat.pytorch.module.watching import Slots, watcher_factory
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantization.global_state import step_after_backward
+from narrowfloat.pytorch.quantization.recompute import is_in_quantized_checkpoint
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 if TYPE_CHECKING:
@@ -212,6 +213,15 @@ def plan_in_graph(
     group = FP8GlobalStateManager.get_fp8_group()
     number = plan_for(layer, text, group, layer.save_original_input, fp8_output, fp8_grad)
     return None if number is None else GraphPass(number, states_of(layer))
+
+
+@constant_of_graphs
+def is_in_checkpoint(layer: RunningLayer, quantizes: bool) -> bool:
+    """Returns whether the layer must run outside of the graph, because a checkpoint is around it.
+
+    A second pass has the recipe and the scales of the first only if both run so.
+    """
+    return is_in_quantized_checkpoint(quantizes)
 
 
 def is_plain(layer: RunningLayer) -> bool:

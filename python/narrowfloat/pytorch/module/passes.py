@@ -20,6 +20,7 @@ from narrowfloat.pytorch.module.function import Call, LinearFunction
 from narrowfloat.pytorch.module.in_graph import (
     GraphPass,
     LayerNode,
+    is_in_checkpoint,
     is_plain,
     plan_in_graph,
     run_outside,
@@ -83,6 +84,8 @@ class RunningLayer(QuantizedLayer):
 
     def _trace(self, *args: Any) -> object:
         """Implements forward() within a graph, if possible. The tracer traces this function."""
+        if is_in_checkpoint(self, FP8GlobalStateManager.is_fp8_enabled()):
+            return run_outside(self, *args)
         if is_plain(self):
             return self._forward(None, *args)
         planned = plan_in_graph(self, *self._quantizing_options(*args))

@@ -56,10 +56,15 @@ class _Passes:
 
 
 def running_places() -> list[Place]:
-    """Returns the checkpoints around this call, the innermost first, up to a second pass."""
+    """Returns the checkpoints around this call, the innermost first, up to a second pass.
+
+    Returns an empty list in a graph, because the graph runs both passes of its checkpoints.
+    """
+    return [] if torch.compiler.is_compiling() else _places_on_stack()
+
+
+def _places_on_stack() -> list[Place]:
     found: list[Place] = []
-    if torch.compiler.is_compiling():
-        return found
     hooked = _hooked_place()
     if hooked is not None:
         found.append(hooked)
@@ -99,6 +104,14 @@ def _hooked_place() -> Place | None:
 def is_first_pass() -> bool:
     """Returns whether a checkpoint will run this pass again."""
     return any(not place.is_again for place in running_places())
+
+
+def is_in_quantized_checkpoint(quantizes: bool) -> bool:
+    """Returns whether a checkpoint is around the function that a tracer compiles, and a pass of the
+    checkpoint quantizes: this one, as `quantizes` says, or the first one.
+    """
+    places = _places_on_stack()
+    return any(quantizes or hasattr(place.key, _ATTRIBUTE) for place in places)
 
 
 def may_run_again() -> bool:

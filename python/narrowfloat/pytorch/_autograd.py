@@ -46,6 +46,21 @@ def running_transform() -> str | None:
     return None if interpreter is None else interpreter.key().name
 
 
+def refuse_transforms(tensor: object) -> None:
+    """Raises NotImplementedError for a tensor that a transform of torch.func wraps.
+
+    It has no memory of its own.
+    """
+    transform = running_transform()
+    if transform is None or not isinstance(tensor, torch.Tensor):
+        return
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise NotImplementedError(
+            f"quantize: the input must not belong to a transform of torch.func, got {transform}; "
+            "quantize outside of the transform"
+        )
+
+
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:
     """Increments the version of a tensor written without an operator, for autograd's checks.
 

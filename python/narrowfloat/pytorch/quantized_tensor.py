@@ -15,7 +15,12 @@ import torch
 from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
-from narrowfloat.pytorch._autograd import _QuantizeFunc, count_write, has_derivatives
+from narrowfloat.pytorch._autograd import (
+    _QuantizeFunc,
+    count_write,
+    has_derivatives,
+    refuse_transforms,
+)
 from narrowfloat.pytorch._checkpoint_modes import hidden_from_checkpoints
 from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._memory import WithoutMemory
@@ -140,7 +145,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
 
         With `internal`, returns a bare storage instead.
         Errors: TypeError unless `tensor` is a torch.Tensor; NotImplementedError within
-        torch.jit.trace; further ones of the family.
+        torch.jit.trace and for tensors of torch.func's transforms; further ones of the family.
         """
         is_compiled = torch.compiler.is_dynamo_compiling()
         if is_compiled and has_node(self):
@@ -152,6 +157,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         if is_compiled:
             return self._quantize(tensor, out)
         refuse_jit_trace()
+        refuse_transforms(tensor)
         with hidden_from_checkpoints():
             return self._quantize(tensor, out)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives in forward mode pass through quantizers as gradients do: unchanged."""
+"""Derivatives in forward mode pass through quantizers as gradients do: unchanged. Transforms of
+torch.func, whose tensors have no memory, are refused."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +38,34 @@ def test_a_quantized_tensor_has_tangents(kind: str) -> None:
         dual = forward_ad.make_dual(tensor, tangent)
         found = [forward_ad.unpack_dual(y).tangent for y in (dual.dequantize(), dual.clone() * 1)]
     assert all(torch.equal(each, tangent) for each in found)
+
+
+TRANSFORMS: dict[str, Callable[[Callable[[torch.Tensor], torch.Tensor]], torch.Tensor]] = {
+    "Grad": lambda run: torch.func.grad(lambda x: run(x).sum())(sample(64, 64)),
+    "Jvp": lambda run: torch.func.jvp(run, (sample(64, 64),), (sample(64, 64),)),
+    "Functionalize": lambda run: torch.func.functionalize(run)(sample(64, 64)),
+    "Vmap": lambda run: torch.func.vmap(run)(sample(2, 64, 64)),
+}
+
+
+@pytest.mark.parametrize("transform", list(TRANSFORMS))
+@pytest.mark.parametrize("kind", ["float8_delayed", "mxfp8", "identity", "hybrid_mxfp8_identity"])
+def test_transforms_of_torch_func_are_refused(kind: str, transform: str) -> None:
+    quantizer = ALL[kind]()
+    message = (
+        f"quantize: the input must not belong to a transform of torch.func, got {transform}; "
+        "quantize outside of the transform"
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        TRANSFORMS[transform](lambda x: quantizer(x) * 3)
+
+
+def test_transforms_take_what_is_quantized_outside_of_them() -> None:
+    quantizer, w = ALL["mxfp8"](), sample(64, 64, seed=1)
+    x, weight = sample(4, 64), ALL["mxfp8"]()(w).detach()
+    run = torch.func.vmap(lambda row: torch.nn.functional.linear(row, weight) + quantizer(w)[0])
+    expected = torch.nn.functional.linear(x, weight.dequantize()) + weight.dequantize()[0]
+    assert torch.equal(run(x), expected)
 
 
 def test_values_of_another_type_have_tangents_of_that_type() -> None:

@@ -15,7 +15,8 @@ io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConven
 /// Prints notes on the result to standard error, one per line.
 void SayNotes(const std::string& verb, const std::vector<std::string>& notes);
 
-/// Returns the notes of a job: the reason of `convention` if the files do not name it, then `notes`.
+/// Returns the notes of a job: the reason of `convention` if the files do not name it, then
+/// `notes`.
 std::vector<std::string> NotesOf(const io::DetectedConvention& convention,
                                  std::vector<std::string> notes);
 

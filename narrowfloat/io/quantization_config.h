@@ -39,8 +39,8 @@ QuantizationConfig OwnConfig(const std::set<std::string>& specs);
 
 /// Returns config.json's text with this quantization_config and without any other one, such as that
 /// of the text model in a multimodal model. The other keys keep their order.
-/// Errors: InvalidArgument if `config` is damaged or not an object, or if the result would have more
-/// bytes or values than this library reads.
+/// Errors: InvalidArgument if `config` is damaged or not an object, or if the result would have
+/// more bytes or values than this library reads.
 std::string WithQuantization(const std::string& config, const QuantizationConfig& quantization);
 
 /// Returns config.json's text without a quantization_config in any of its locations. Errors: as

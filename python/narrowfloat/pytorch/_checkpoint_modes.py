@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hides operators from torch.utils.checkpoint's selective mode.
 
-That mode keeps the results of some operators, and expects the second pass to run the operators of
-the first one, as often. A first call makes layouts and scales that a later call finds, so the two
-differ. Results are those without the mode: what it does not see is run again.
+The mode keeps the results of some operators, and requires that the second pass runs the same
+operators as the first pass. The passes of a layer differ, because the first one computes layouts
+and scales that the second one reuses. Hidden operators run again, with the same results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch.utils import _python_dispatch, checkpoint
 
 _SELECTIVE = (checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode)
-_NOTHING = nullcontext()  # which may be entered any number of times
+_NOTHING = nullcontext()  # may be entered repeatedly
 
 
 def hidden_from_checkpoints() -> AbstractContextManager[Any]:
@@ -41,7 +41,7 @@ def _without_selective_modes() -> Iterator[None]:
 
 
 def _pop_all() -> list[Any]:
-    """Empties the stack of modes and returns what was on it, the newest first."""
+    """Empties the stack of modes and returns its modes, the newest first."""
     count = torch._C._len_torch_dispatch_stack()
     return [_python_dispatch._pop_mode() for _ in range(count)]
 

@@ -162,7 +162,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
             return self._quantize(tensor, out)
 
     def _quantize(self, tensor: torch.Tensor, out: Quantized | None) -> Any:  # noqa: ANN401  # TensorT_co
-        """Does what quantize() does, outside of graphs."""
+        """Implements quantize() outside of graphs."""
         result: Any
         if out is not None:
             result = self.update_quantized(tensor, out)

@@ -60,7 +60,7 @@ TEST(SafetensorsFileTest, RefusesTruncationAtEveryByte) {
   }
   WriteText(path, whole + "x");
   EXPECT_EQ(Refusal(path),
-            "safetensors: " + path + ": the last tensor must end with the file, 1 bytes follow it");
+            "safetensors: " + path + ": the tensors must fill the data of 12 bytes, got 11");
 }
 
 TEST(SafetensorsFileTest, ChecksTheHeadersLengthBeforeItIsUsed) {

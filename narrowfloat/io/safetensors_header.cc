@@ -250,7 +250,7 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
     at = entry.end;
   }
   if (at != data_bytes) {
-    Refuse(source, "the last tensor must end with the file, {} bytes follow it", data_bytes - at);
+    Refuse(source, "the tensors must fill the data of {} bytes, got {}", data_bytes, at);
   }
 }
 

@@ -229,8 +229,8 @@ TEST(SafetensorsHeaderTest, TheDataIsCoveredExactly) {
             "f: 'a' must begin where the tensor before it ends, at 0, got 1 (a hole)");
   EXPECT_EQ(Refusal(two("[0,2]", "[2,4]"), 3), "f: 'b' must end within the data of 3 bytes, got 4");
   EXPECT_EQ(Refusal(two("[0,2]", "[2,4]"), 9),
-            "f: the last tensor must end with the file, 5 bytes follow it");
-  EXPECT_EQ(Refusal("{}", 1), "f: the last tensor must end with the file, 1 bytes follow it");
+            "f: the tensors must fill the data of 9 bytes, got 4");
+  EXPECT_EQ(Refusal("{}", 1), "f: the tensors must fill the data of 1 bytes, got 0");
 }
 
 TEST(SafetensorsHeaderTest, PrintsWhatTheReferencePrints) {

@@ -134,7 +134,7 @@ def ours_of(module: str) -> str:
 
 @cache
 def module_here(module: str) -> object | None:
-    """Returns the module with that path, or None if there is none."""
+    """Returns the module with that path, or None if it does not exist."""
     path = ours_of(module)
     try:
         return importlib.import_module(path)

@@ -45,7 +45,7 @@ class ConvertRewriter : public TensorRewriter {
   /// Returns the files beside the tensors.
   virtual Companions CompanionsFor(const io::Checkpoint& in) const = 0;
 
-  /// Returns what readers of the result may get wrong.
+  /// Returns notes about weights that readers of the result may misread.
   virtual std::vector<std::string> Notes() const { return {}; }
 };
 

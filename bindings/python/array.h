@@ -47,7 +47,7 @@ struct Argument {
   std::string_view name, types;
 };
 
-/// Returns the DType of a DLPack type; nullopt if there is none.
+/// Returns the DType that equals a DLPack type; nullopt if no DType does.
 std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype);
 
 /// Returns a view of a NumPy array, or of a CPU object with the buffer or DLPack protocol, with a

@@ -133,7 +133,7 @@ bool AnyNonzero(std::span<const std::byte> codes) {
 }
 
 /// Returns the E8M0 code of a tile's scale that keeps all values exact, the nearest one to
-/// `wanted`; nullopt if there is none. Requires: no scale is NaN.
+/// `wanted`; nullopt if no scale does. Requires: no scale is NaN.
 std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf& tile, int wanted) {
   const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
   int least = 0, most = static_cast<int>(E8M0::kMaxCode);

@@ -46,7 +46,7 @@ enum class Unfinished : std::uint8_t { kRefuse, kOpen };
 class Checkpoint {
  public:
   /// Opens `path`: a file, an index file or a folder.
-  /// Errors: InvalidArgument if there is none, if it is damaged, if a shard lacks a tensor of the
+  /// Errors: InvalidArgument if `path` is missing or damaged, if a shard lacks a tensor of the
   /// index, if two shards have the same tensor, or if the folder has the mark of an unfinished job
   /// and `unfinished` is kRefuse; IoError.
   static Checkpoint Open(const std::filesystem::path& path,

@@ -14,8 +14,8 @@ namespace narrowfloat::io {
 
 namespace {
 
-/// Returns the block of a reader that spreads scales evenly over rows and columns; the weight's own
-/// block if that is the same, or if scales do not divide the matrix, which this reader refuses.
+/// Returns the blocks of a reader that distributes scales evenly over rows and columns. Returns the
+/// weight's own blocks if the scales do not divide the matrix: the reader refuses the weight.
 BlockShape SpreadBlock(const ForeignWeight& form) {
   const std::size_t rows = form.ScaleRows(), cols = form.ScaleCols();
   if (form.rows % rows != 0 || form.cols % cols != 0) return form.block;
@@ -65,9 +65,10 @@ void ConventionWriter::CheckRowBlocks(const std::string& name, const ForeignWeig
 void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
   const WrittenFormat& format = FormatOf(name, form);
   if (form.input_scale.empty()) unscaled_.Add(fmt::format("'{}'", name));
-  if (const auto block = SpreadBlock(form); convention_->spreads_scales && block != form.block) {
-    spread_.Add(fmt::format("'{}' ({}x{}), {}x{} in place of {}x{}", name, form.rows, form.cols,
-                            block.rows, block.cols, form.block.rows, form.block.cols));
+  if (const BlockShape block = convention_->spreads_scales ? SpreadBlock(form) : form.block;
+      block != form.block) {
+    spread_.Add(fmt::format("'{}' ({}x{}; blocks must be {}x{}, it uses {}x{})", name, form.rows,
+                            form.cols, form.block.rows, form.block.cols, block.rows, block.cols));
   }
   if (convention_->mixes) {
     if (std::ranges::find(formats_, &format) == formats_.end()) formats_.push_back(&format);
@@ -117,8 +118,7 @@ std::vector<std::string> ConventionWriter::Notes() const {
   }
   if (spread_.count > 0) {
     notes.push_back(
-        fmt::format("transformers without a GPU for FP8 decodes wrong values, because "
-                    "it takes other blocks: for {}{}",
+        fmt::format("weights that transformers decodes wrongly without an FP8 GPU: {}{}",
                     spread_.first, spread_.More()));
   }
   return notes;

@@ -11,7 +11,7 @@
 namespace narrowfloat::io {
 
 /// Returns the spec of this library with rowwise buffers that can store a weight's codes and
-/// scales; nullopt if there is none. Power-of-two scales may become fp32.
+/// scales; nullopt if no spec can. Power-of-two scales may become fp32.
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form);
 
 /// Does as OwnSpec for a tensor of another convention. Errors: Unsupported if no scheme has such

@@ -163,7 +163,7 @@ std::string WithQuantization(const std::string& config, const QuantizationConfig
     throw InvalidArgument(fmt::format("config: {} must have at most {} bytes, got {}", kConfigFile,
                                       kMaxCompanionBytes, text.size()));
   }
-  ParseConfig(text);  // which may have too many values
+  ParseConfig(text);  // refuses too many values
   return text;
 }
 

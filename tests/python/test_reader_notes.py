@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on results whose readers may get values wrong."""
+"""Notes about weights that readers of a result may misread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from foreign_model import codes, method, scales, write_model
 import narrowfloat as nf
 
 NOTE = (
-    "transformers without a GPU for FP8 decodes wrong values, because it takes other blocks: for "
-    "'a.weight' ({}), {} in place of 128x128"
+    "weights that transformers decodes wrongly without an FP8 GPU: "
+    "'a.weight' ({}; blocks must be 128x128, it uses {})"
 )
 
 

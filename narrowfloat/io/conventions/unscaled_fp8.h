@@ -17,7 +17,8 @@ struct PossibleScale {
   std::string weight, scale;
 };
 
-/// Returns the first such pair of a checkpoint's tensors, by their names; nullopt if there is none.
+/// Returns the first such pair of a checkpoint's tensors, by their names; nullopt if no pair
+/// exists.
 std::optional<PossibleScale> FindPossibleScale(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

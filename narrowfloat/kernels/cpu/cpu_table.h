@@ -7,7 +7,7 @@
 namespace narrowfloat::cpu {
 
 /// The kernel table of an instruction set: plain C++, compiled once, which calls the micro-kernels
-/// of a target. Requires: not the baseline, which has none.
+/// of a target. Requires: a target with micro-kernels, not the baseline.
 class CpuTable final : public KernelTable {
  public:
   explicit CpuTable(const CpuTarget& target);
@@ -23,7 +23,7 @@ class CpuTable final : public KernelTable {
                   float* amaxes) const noexcept override;
   float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                  std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept override;
-  // Call the driver that scheme_drivers.h names; a scheme that none serves runs on the reference.
+  // Call the driver of the scheme (scheme_drivers.h). Schemes without one run on the reference.
   void Quantize(const QuantizeArgs& args) const noexcept override;
   void Dequantize(const DequantizeArgs& args) const noexcept override;
 

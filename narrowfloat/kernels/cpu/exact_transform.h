@@ -14,8 +14,8 @@ namespace narrowfloat::cpu {
 void TransformExactly(DType dtype, const TransformRows& rows, std::size_t col,
                       std::uint32_t sign_mask) noexcept;
 
-/// Transforms `cols` columns of a group of rows by the micro-kernel, and exactly the columns that
-/// this leaves to its caller. Returns true if `amaxes` has the amaxes of all columns, and these are
+/// Transforms `cols` columns of a group of rows by the micro-kernel, and the columns with inexact
+/// sums by TransformExactly. Returns true if `amaxes` has the amaxes of all columns, and these are
 /// finite. Requires: cols and amaxes as TransformFn. Inline, since a call for every 128 columns
 /// took 1 % of quantizing them.
 inline bool TransformGroup(DType dtype, const ItemKernels& kernels, std::uint32_t sign_mask,

@@ -134,7 +134,7 @@ class _IdentityFunc(torch.autograd.Function):
         tensor: torch.Tensor,
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
-        ctx.input_dtype = tensor.dtype
+        ctx.dtype = ctx.input_dtype = tensor.dtype
         if init_kwargs is None:  # as TransformerEngine calls it
             return tensor.detach()
         changes = dict(init_kwargs)
@@ -150,7 +150,7 @@ class _IdentityFunc(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Context, tangent: torch.Tensor, _: object) -> torch.Tensor:
-        return tangent.to(getattr(ctx, "dtype", ctx.input_dtype), copy=True)
+        return tangent.to(ctx.dtype, copy=True)
 
 
 class _ViewFunc:

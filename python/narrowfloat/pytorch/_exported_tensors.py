@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from narrowfloat.pytorch._native import mode_of_make_fx
 from narrowfloat.pytorch._values import ValueSemantics, rebuild_value
 from narrowfloat.pytorch.constants import DType
 
@@ -35,7 +36,9 @@ def name_buffers(x: object) -> None:
     """Records the buffers of a quantized tensor in torch.export and make_fx; a bare storage has
     none.
     """
-    mode = _recording_mode() or _mode_of_make_fx()
+    mode = _recording_mode()
+    if mode is None and not torch.compiler.is_dynamo_compiling():
+        mode = mode_of_make_fx()
     if mode is None or not isinstance(x, torch.Tensor) or not _is_known(mode, x):
         return
     if not all(_is_known(mode, buffer) for buffer in _inner_tensors(x)):
@@ -77,15 +80,6 @@ def _recording_mode() -> ProxyTorchDispatchMode | None:
     if not torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
         return None
     return torch._ops._get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY)
-
-
-def _mode_of_make_fx() -> ProxyTorchDispatchMode | None:
-    """Returns the mode of make_fx, which records operators that no class handles; None under
-    Dynamo.
-    """
-    if torch.compiler.is_dynamo_compiling():
-        return None
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
 
 
 def _is_known(mode: ProxyTorchDispatchMode, x: torch.Tensor) -> bool:

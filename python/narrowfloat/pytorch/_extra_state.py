@@ -28,7 +28,7 @@ _ARCHIVE = b"PK"  # the first bytes of a file of torch.save()
 
 
 class CheckpointExtraStatePolicy(Enum):
-    """Whether the extra state of a recipe may contain state."""
+    """States whether the extra state of a recipe may contain state."""
 
     STATELESS = "stateless"  # no state, unless the payload contains its names
     STATEFUL = "stateful"
@@ -167,7 +167,7 @@ class ExtraState(torch.Tensor):
 
 
 def pack_extra_state(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Returns tensors as bytes, for unpack_extra_state(); an empty tensor if there are none."""
+    """Returns tensors as bytes, for unpack_extra_state(); an empty tensor for an empty dict."""
     data = b""
     if tensors:
         file = io.BytesIO()

@@ -50,8 +50,6 @@ def in_float32_if_double(values: torch.Tensor) -> torch.Tensor:
 
 _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
-_PROXY = torch._C._TorchDispatchModeKey.PROXY
-
 Tensor = torch.Tensor | None
 Buffers = tuple[Tensor, ...]  # one per role of ROLES
 Seeds = Sequence[int] | torch.Tensor  # seed and offset
@@ -62,13 +60,17 @@ def in_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
-def records_operators() -> bool:
-    """Returns whether a graph records the operators that run, of tensors with memory too.
+def mode_of_make_fx() -> Any:  # noqa: ANN401  # a ProxyTorchDispatchMode, which is slow to import
+    """Returns the active mode of make_fx, which records operators in a graph; else None."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
 
-    make_fx does so: native code that ran then would leave no node, and the graph would have memory
-    that nothing fills.
+
+def records_operators() -> bool:
+    """Returns whether make_fx records operators, also of tensors with memory.
+
+    Native code would leave no node in its graph, which would then read memory that nothing fills.
     """
-    return torch._C._get_dispatch_mode(_PROXY) is not None
+    return mode_of_make_fx() is not None
 
 
 def runs_natively(tensor: torch.Tensor) -> bool:

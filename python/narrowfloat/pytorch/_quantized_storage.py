@@ -106,7 +106,7 @@ class QuantizedTensorStorage:
         self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
 
     def update_quantizer(self, quantizer: Quantizer) -> None:
-        """Replaces the quantizer, with a warning. Errors: RuntimeError if there is none."""
+        """Replaces the quantizer, with a warning. Errors: RuntimeError without one."""
         if self._quantizer is None:
             raise RuntimeError("To be updated, the quantized tensor must already have a quantizer")
         if self._quantizer is not quantizer:

@@ -108,7 +108,7 @@ def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:
 
 
 def refuse_jit_trace() -> None:
-    """Raises NotImplementedError inside of torch.jit.trace, which sees operators of PyTorch only.
+    """Raises NotImplementedError within torch.jit.trace, which records only PyTorch's operators.
 
     Its program would have the codes of the example as constants.
     """

@@ -44,7 +44,7 @@ def _file_of(source: bytes, path: str) -> Path:
 
 
 def load(source: bytes, path: str) -> Entry | None:
-    """Returns the entry of a module; None if there is none, or it is damaged."""
+    """Returns the entry of a module; None if the entry is missing or damaged."""
     try:
         stored = _file_of(source, path).read_bytes()
     except (OSError, RuntimeError):  # RuntimeError: no home folder

@@ -105,7 +105,7 @@ class LogFp8TensorStats(StatsFeature):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Adds the quantized tensor; warns and logs nothing if there is none.
+        """Adds the quantized tensor; without one, warns and logs nothing.
 
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
         is unknown, or that needs another quantizer or `tensor`.

@@ -54,7 +54,7 @@ class LogNvfp4TensorStats(StatsFeature):
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
-        """Adds the quantized tensor; warns and logs nothing if there is none in NVFP4.
+        """Adds the quantized tensor; warns and logs nothing without an NVFP4 tensor.
 
         Errors: AssertionError if the two forms are not one object; ValueError for an unknown
         statistic, or without `tensor`.

@@ -219,7 +219,7 @@ def plan_in_graph(
 def is_in_checkpoint(layer: RunningLayer, quantizes: bool) -> bool:
     """Returns whether the layer must run outside of the graph, because a checkpoint is around it.
 
-    A second pass has the recipe and the scales of the first only if both run so.
+    The second pass reuses the recipe and the scales of the first one only outside of graphs.
     """
     return is_in_quantized_checkpoint(quantizes)
 
@@ -258,7 +258,8 @@ def run_untraced(function: Callable[..., Any], *args: Any) -> object:
 
 @_disable_dynamo
 def run_outside(layer: RunningLayer, *args: Any) -> object:
-    """Breaks the graph and runs the layer's pass, and not the forward() of a derived class, which
-    called this.
+    """Breaks the graph and runs the layer's pass.
+
+    Does not run forward(): the forward() of a derived class may be the caller.
     """
     return layer._run(*args)

@@ -40,7 +40,7 @@ def _owns(group: FSDPParamGroup, module: torch.nn.Module) -> bool:
 def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     """Returns the FSDP2 group of a module's parameters, which may be an ancestor's.
 
-    Errors: RuntimeError if there is none.
+    Errors: RuntimeError if FSDP2 does not shard the module.
     """
     known = None if module is None else _groups.get(module)
     group = None if known is None else known()
@@ -107,7 +107,7 @@ def usages_of_pass(module: torch.nn.Module, shard: Quantized) -> tuple[bool, boo
 
 
 def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None:
-    """Returns FSDP2's record of a sharded parameter; None if there is none."""
+    """Returns FSDP2's record of a sharded parameter; None without a record."""
     try:
         params = find_parameter_group(module).fsdp_params
     except RuntimeError:
@@ -404,7 +404,7 @@ def _part_of(
 
 
 def _usages_at_hand(storage: Quantized, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Returns the wanted directions that are present; if there are none, the present ones.
+    """Returns the wanted directions that are present, or all present ones if no wanted one is.
 
     A weight with one direction is used in both passes.
     """

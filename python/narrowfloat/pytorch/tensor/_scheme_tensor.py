@@ -40,7 +40,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 ):
     """A SchemeStorage with autograd and torch's operators."""
 
-    # Whether a reshape that the blocks do not allow returns plain values, as a view does.
+    # True: a reshape that the blocks do not allow returns plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
     # The arguments in a pickle; "buffers", "element" and "modes" are replaced by field arguments.

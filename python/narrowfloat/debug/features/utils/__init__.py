@@ -19,9 +19,9 @@ def next_enabled_iter(
     freq: int,
     iteration: int,
 ) -> tuple[bool, int | None]:
-    """Returns whether a feature acts in an iteration, and the next later one in which it does.
+    """Returns whether a feature acts in an iteration, and the next iteration in which it acts.
 
-    The latter is None if there is none. Errors: as Schedule.make().
+    The next iteration is None if the schedule has ended. Errors: as Schedule.make().
     """
     return Schedule.make(start_step, end_step, start_end_list, freq).at(iteration)
 

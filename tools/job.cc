@@ -90,7 +90,7 @@ class Job {
       return rewriter_.Rewrites(*location.tensor);
     });
     if (takes) return;
-    throw InvalidArgument(fmt::format("{}: must have at least one tensor to work on, {} has none",
+    throw InvalidArgument(fmt::format("{0}: {1} must have at least one tensor to {0}, got none",
                                       rewriter_.Verb(), in_.path().string()));
   }
 

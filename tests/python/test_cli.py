@@ -255,7 +255,7 @@ def test_nothing_to_do_is_an_error(model: Path, tmp_path: Path):
     out = tmp_path / "out"
     nothing = ("quantize", model, out, "--scheme", "fp8_e4m3", "--exclude", "*")
     assert run(*nothing, code=2).stderr == (
-        f"narrowfloat: quantize: must have at least one tensor to work on, {model} has none\n"
+        f"narrowfloat: quantize: {model} must have at least one tensor to quantize, got none\n"
     )
     assert run("dequantize", model, out, code=2).stderr == (
         f"narrowfloat: dequantize: IN must hold quantized tensors, {model} has none (no tensor is "

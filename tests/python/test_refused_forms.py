@@ -30,7 +30,7 @@ def test_a_model_without_quantized_weights_is_refused(tmp_path: Path, kind: str,
         out, more = tmp_path / "out.safetensors", ("--from", "modelopt")
     done = run("convert", source, out, "--to", to, *more, code=2)
     assert done.stderr == (
-        f"narrowfloat: convert: must have at least one tensor to work on, {source} has none\n"
+        f"narrowfloat: convert: {source} must have at least one tensor to convert, got none\n"
     )
     assert not out.exists()
 

@@ -9,7 +9,7 @@ namespace narrowfloat::cpu {
 namespace {
 
 /// Returns true if the driver accepts these arguments. Only a scale or an amax that the caller gave
-/// can make a scale or a factor negative, zero, infinite or NaN; the reference handles these.
+/// can make a scale or a factor negative, zero, infinite or NaN; the reference runs such calls.
 bool Accepts(Driver driver, const QuantizeArgs& args) {
   if (driver == Driver::kReference || (args.sign_mask && driver != Driver::kPacked)) return false;
   if (driver == Driver::kWhole)

@@ -6,8 +6,8 @@
 
 namespace narrowfloat::cpu {
 
-/// The kernel table of an instruction set: plain C++, compiled once, which calls the micro-kernels
-/// of a target. Requires: a target with micro-kernels, not the baseline.
+/// The kernel table of an instruction set: plain C++, compiled once. Calls the micro-kernels of the
+/// target. Requires: a target with micro-kernels, not the baseline.
 class CpuTable final : public KernelTable {
  public:
   explicit CpuTable(const CpuTarget& target);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drivers of quantizing and dequantizing: plain C++, compiled once. A driver goes through a
-// tile, stages its edges, decides where to prefetch and which stores to use, and calls
-// micro-kernels. It reads the geometry of the scheme from kSchemes.
+// The drivers of quantizing and dequantizing: plain C++, compiled once. A driver loops over a tile,
+// stages its edges, chooses the prefetches and the kind of stores, and calls micro-kernels. It
+// reads the geometry of the scheme from kSchemes.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +19,18 @@
 
 namespace narrowfloat::cpu {
 
-/// Quantizes a tile of a scheme with blocks and codes of 8 bits. Requires: E8M0 scales are of MX
-/// blocks.
+/// Quantizes a tile of a scheme with blocks and codes of 8 bits. Requires: blocks with E8M0 scales
+/// have kMxBlock items.
 void DriveBlocks(const QuantizeArgs& args, const TargetParts& parts) noexcept;
-/// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
+/// Quantizes a tile under one scale; columnwise codes are stored transposed. Requires: the scale is
 /// positive and finite.
 void DriveWhole(const QuantizeArgs& args, const TargetParts& parts) noexcept;
-/// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
+/// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes are stored
 /// transposed. Requires: the factors of E4M3 scales are positive and finite.
 void DrivePacked(const QuantizeArgs& args, const TargetParts& parts) noexcept;
-/// Dequantizes a tile. Requires: codes of 8 bits, or packed ones that are transposed columnwise,
-/// whose tiles then begin at a row where a block does; blocks as the micro-kernels and patches take
-/// them.
+/// Dequantizes a tile. Requires: HasDecoder (scheme_drivers.h) returns true for the scheme and the
+/// direction. Columnwise codes of 4 bits are stored transposed, and their tiles begin at the first
+/// row of a block.
 void DriveDecoding(const DequantizeArgs& args, const TargetParts& parts) noexcept;
 
 /// Returns the entry of a table for a type of items or scales, or for a direction.
@@ -39,7 +39,7 @@ const auto& Of(const Entries& entries, Enum of) {
   return entries[static_cast<std::size_t>(of)];
 }
 
-/// Computes the amaxes of columns, which ignore NaN. Returns true if all items are finite.
+/// Computes the amaxes of columns, NaN ignored. Returns true if all items are finite.
 inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,
                                 std::size_t cols, std::byte* amaxes) {
   if (kernels.of_columns(rows, cols, AmaxRows::kOfThisCall, amaxes)) return true;
@@ -47,13 +47,13 @@ inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& ro
   return false;
 }
 
-/// Patterns of the amaxes of blocks or columns, of any type.
+/// Memory for the amax patterns of kPlaces blocks or columns, for any type of items.
 template <std::size_t kPlaces>
 struct alignas(64) AmaxMemory {
   std::byte pattern[kPlaces * sizeof(float)];
 };
 
-/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
+/// Copies scales in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
 inline void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
   for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
   for (; bytes >= 8; bytes -= 8, from += 8, to += 8) std::memcpy(to, from, 8);
@@ -68,13 +68,13 @@ inline void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
     *to = *from;
   }
 }
-/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on. Not
-/// inlined, since each copy of the loops has more than 1000 bytes.
+/// Stores scales from (line, block) on. Requires: `lines` or `blocks` is 1. Not inlined, because
+/// each copy of the loops has more than 1000 bytes.
 HWY_NOINLINE inline void StoreScales(const DirectionBuffers<std::byte>& out,
                                      std::size_t scale_bytes, std::size_t line, std::size_t lines,
                                      std::size_t block, std::size_t blocks,
                                      const std::byte* scales) {
-  const ScaleStrides strides = out.strides;  // a copy, because bytes that are stored may alias it
+  const ScaleStrides strides = out.strides;  // a copy, because stores of bytes may alias it
   std::byte* const first = out.scale_inv;
   const auto at = [=](std::size_t l, std::size_t b) {
     return first + (strides.LineOffset(l) + strides.BlockOffset(b)) * scale_bytes;
@@ -87,8 +87,8 @@ HWY_NOINLINE inline void StoreScales(const DirectionBuffers<std::byte>& out,
   }
 }
 
-/// Calls visit(rect) for the rectangles of a tile, of at most rows x cols, from left to right and
-/// downwards.
+/// Divides a tile into rectangles of at most rows x cols. Calls visit(rect) for each, from left to
+/// right, then downwards.
 template <class Visit>
 void ForEachRect(const Tile& tile, std::size_t rows, std::size_t cols, const Visit& visit) {
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += rows) {
@@ -98,23 +98,23 @@ void ForEachRect(const Tile& tile, std::size_t rows, std::size_t cols, const Vis
   }
 }
 
-/// A place from which items are prefetched while others are encoded.
+/// The position of the first item that is encoded, or that is prefetched meanwhile.
 struct Place {
   std::size_t row, col;
 };
-/// Returns the place after the items of a row up to `col`: the same row at `col` or, at the row's
-/// end, the row `rows` further down.
+/// Returns the place at `col` of a row or, if the row ends before `col`, the beginning of the row
+/// that is `rows` rows below.
 inline Place NextPlace(const QuantizeArgs& args, std::size_t row, std::size_t col,
                        std::size_t rows) {
   return col < args.shape.cols ? Place{row, col} : Place{row + rows, 0};
 }
-/// Patches of transposed codes that form a group, counted from the tile's first column: memory
-/// takes longer for shorter pieces of rows.
+/// Adjacent patches of transposed codes that form a group, counted from the tile's first column.
+/// They are prefetched together, because shorter pieces of rows take longer (docs/performance.md).
 inline constexpr std::size_t kPatchesAhead = 2;
-/// Returns the place that the r-th row of a patch prefetches. The rows of a group's patches
-/// prefetch those of the next group, row by row, and in a row piece by piece, each as wide as a
-/// patch; after the last columns those of the first group of the rows below. A last group with
-/// fewer patches leaves rows out.
+/// Returns the place of the piece that the r-th row of a patch prefetches. A piece is as wide as a
+/// patch. The next group is prefetched or, after the last columns, the first group of the rows
+/// below. Example, 4 rows: the first patch prefetches the pieces (row, piece) (0, 0), (0, 1), (1,
+/// 0), (1, 1), the second one those of rows 2 and 3. A last group of one patch leaves rows out.
 inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t r) {
   const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
   const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;
@@ -122,13 +122,13 @@ inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t 
   const std::size_t piece = index * RoundUp(patch.rows, kPatchesAhead) + r;
   return {first.row + piece / kPatchesAhead, first.col + piece % kPatchesAhead * kTransposedCols};
 }
-/// Returns the address of a place, in the last row if it lies below it.
+/// Returns the address of the item at a place; uses the last row in place of rows below it.
 inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
                                 std::size_t item_bytes) {
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
-/// Returns the address from which the items of a place are prefetched: the beginning of the next
+/// Returns the address from which the items of a place are prefetched: the first beginning of a
 /// cache line. The run to the left has read the line in which an unaligned run begins.
 inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
                                    std::size_t item_bytes) {
@@ -137,9 +137,9 @@ inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
 }
 
 /// Prefetches the first lines of each page that begins in the `bytes` bytes from `from` on, because
-/// some processors prefetch adjacent lines only within a page. If `from` lies a constant distance
+/// some processors prefetch adjacent lines only within a page. If `from` is a constant distance
 /// ahead of a run and `bytes` is the run's length, calls for successive runs reach each page once.
-/// The bytes may lie beyond the tensor.
+/// The bytes may be beyond the tensor.
 inline void PrefetchPageStarts(const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kPage = 4096, kLines = 8;
   std::size_t i = -reinterpret_cast<std::uintptr_t>(from) % kPage;
@@ -148,7 +148,7 @@ inline void PrefetchPageStarts(const std::byte* from, std::size_t bytes) {
   }
 }
 
-/// A length that is a power of two, so that nothing is divided for each row.
+/// A length that is a power of two: shifts replace the divisions that drivers need for each row.
 struct Length {
   explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}
   std::size_t IndexOf(std::size_t i) const { return i >> shift; }
@@ -161,16 +161,16 @@ struct Length {
   int shift;
 };
 
-/// Returns true if all rows of a run begin at a multiple of `alignment` bytes.
+/// Returns true if the codes of all rows begin at multiples of `alignment` bytes, a power of two.
 inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
   const Length unit(alignment);
   return unit.Divides(reinterpret_cast<std::uintptr_t>(runs.first.codes)) &&
          (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
-/// Makes runs that write codes to a patch write them to the rowwise output, and copies of them to
-/// the patch. Rows are written with non-temporal stores only if all are aligned: parts of lines at
-/// the ends of short runs are not worth staging.
+/// Changes runs that write codes to a patch: they then write codes to the rowwise output and copies
+/// to the patch. Selects non-temporal stores only if all rows are aligned: partial lines at the
+/// ends of short runs are not worth staging.
 inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
   runs.first.copy = runs.first.codes;
   runs.copy_stride = runs.code_stride;
@@ -179,8 +179,8 @@ inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& ru
   runs.first.nontemporal = args.nontemporal && AreAligned(runs, kLineBytes);
 }
 
-/// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not
-/// evenly spaced, so that each is a call of its own with RunOf.
+/// Sets the addresses from which runs of rows are read and prefetched. Returns false if the rows
+/// are not evenly spaced: the caller must then encode each row by itself (RunOf).
 inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& next,
                      std::size_t item_bytes, MicroRuns& runs) {
   const std::size_t last = args.shape.rows - runs.rows;  // rows below the tensor are not prefetched
@@ -190,7 +190,7 @@ inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& 
   runs.piece_stride = static_cast<std::ptrdiff_t>(kTransposedCols * item_bytes);
   return args.in.row_offsets == nullptr;
 }
-/// Returns the r-th of `runs`, whose rows are not evenly spaced.
+/// Returns the run of the r-th row of `runs`. The rows may be unevenly spaced.
 inline MicroRun RunOf(const QuantizeArgs& args, const Place& items, const Place& next,
                       std::size_t item_bytes, const MicroRuns& runs, std::size_t r) {
   MicroRun run = runs.first;

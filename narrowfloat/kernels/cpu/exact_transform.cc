@@ -11,11 +11,11 @@
 namespace narrowfloat::cpu {
 namespace {
 
-using Group = std::array<float, kHadamardSize>;         // a column's items, with their signs
+using Group = std::array<float, kHadamardSize>;         // a column, after the sign mask is applied
 using Outputs = std::array<double, kHadamardSize>;      // rounded to odd
-using Lanes = std::array<std::int64_t, kHadamardSize>;  // by output
+using Lanes = std::array<std::int64_t, kHadamardSize>;  // one number per output
 
-/// -1 where output j negates item k, else 0.
+/// kNegates[k][j] is -1 if output j negates item k, else 0.
 constexpr auto kNegates = [] {
   std::array<Lanes, kHadamardSize> negates{};
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -25,17 +25,18 @@ constexpr auto kNegates = [] {
   return negates;
 }();
 
-/// Adds the finite items of a column without an error: a fixed-point number for each of the 16
-/// outputs, whose lowest bit is 2^-149. Its limbs are 32 bits apart and have 64 bits, so that a
-/// significand lies in one of them, and carries are added once, after all items.
+/// Adds the finite items of a column without an error. Each of the 16 outputs is a fixed-point
+/// number with 2^-149 as lowest bit. Its limbs are 32 bits apart and have 64 bits: a significand
+/// fits in one limb, and carries are added only once, after all items.
 class ColumnSums {
  public:
   explicit ColumnSums(const Group& group) {
     for (std::size_t k = 0; k < kHadamardSize; ++k) Add(group[k], kNegates[k]);
   }
 
-  /// Returns the sums times kHadamardScale. Rounding them to nearest, to 31 bits or fewer, equals
-  /// one rounding of the sums: bits that do not fit set the last one. Zero is +0.
+  /// Returns the sums times kHadamardScale, rounded to odd: if bits are dropped, the last kept bit
+  /// is set. A second rounding, to nearest at 31 bits or fewer, then equals one rounding of the
+  /// sums. Zero is +0.
   Outputs Round() {
     for (std::size_t q = 0; q + 1 < kLimbs; ++q) Carry(q);
     const Lanes negative = MakeMagnitudes();
@@ -50,7 +51,7 @@ class ColumnSums {
  private:
   static constexpr std::uint32_t kBits = 32;
   static constexpr std::int64_t kMask = 0xFFFFFFFF;
-  // 253 + 24 bits of the largest item, and 5 of 16 of them with their sign.
+  // The largest item has 253 + 24 bits. A sum of 16 items has 4 more bits and a sign.
   static constexpr std::size_t kLimbs = 9;
 
   void Add(float item, const Lanes& negates) {
@@ -64,7 +65,7 @@ class ColumnSums {
     for (std::size_t j = 0; j < kHadamardSize; ++j) limb[j] += (term ^ negates[j]) - negates[j];
   }
 
-  /// Leaves kBits of the limb q in it.
+  /// Keeps the lowest kBits of limb q in it, and adds the other bits to limb q + 1.
   void Carry(std::size_t q) {
     for (std::size_t j = 0; j < kHadamardSize; ++j) {
       limbs_[q + 1][j] += limbs_[q][j] >> kBits;
@@ -72,7 +73,9 @@ class ColumnSums {
     }
   }
 
-  /// Negates the negative numbers, and returns -1 for them. Requires: carries are done.
+  /// Replaces the sums by their magnitudes. Returns -1 for each negative sum, 0 for the others.
+  /// Negates in two's complement: inverts all bits and adds 1. Requires: Carry was called for all
+  /// limbs but the last.
   Lanes MakeMagnitudes() {
     Lanes negative, carry;
     for (std::size_t j = 0; j < kHadamardSize; ++j) {
@@ -89,10 +92,10 @@ class ColumnSums {
     return negative;
   }
 
-  /// Returns the scaled magnitude of an output: 33 to 53 bits of its upper two limbs, of which the
-  /// last one is set if the bits below them are not all zero.
+  /// Returns the scaled magnitude of an output, in 53 bits. At least the first 33 are the sum's, or
+  /// all bits of a shorter sum. The last one is set if the bits that are dropped are not all zero.
   double RoundMagnitude(std::size_t j) const {
-    constexpr int kDropped = 64 - 53, kLowest = -149 - 2;
+    constexpr int kDropped = 64 - 53, kLowest = -149 - 2;  // kLowest: lowest bit, scaled by 2^-2
     static_assert(kHadamardScale == 0.25);
     std::size_t q = kLimbs - 1;
     while (q > 1 && limbs_[q][j] == 0) --q;
@@ -110,10 +113,11 @@ class ColumnSums {
     return static_cast<double>(kept) * power;
   }
 
-  std::array<Lanes, kLimbs> limbs_{};  // from the lowest on
+  std::array<Lanes, kLimbs> limbs_{};  // the lowest one first
 };
 
-/// Returns the sums of the items that are not finite, as IEEE addition has them in any order.
+/// Returns the sums of the items that are not finite. IEEE addition gives the same sums in any
+/// order, and finite items do not change them.
 Outputs AddSpecial(const Group& group) {
   Outputs sums{};
   for (std::size_t k = 0; k < kHadamardSize; ++k) {

@@ -9,15 +9,15 @@
 
 namespace narrowfloat::cpu {
 
-/// Writes the random Hadamard transform of a column of any items, as the reference does, in a
-/// fifteenth of its time. Compiled once: few columns need it.
+/// Writes the random Hadamard transform of one column of any items: the reference's bytes, in a
+/// fifteenth of the reference's time. Compiled once, because few columns need it.
 void TransformExactly(DType dtype, const TransformRows& rows, std::size_t col,
                       std::uint32_t sign_mask) noexcept;
 
 /// Transforms `cols` columns of a group of rows by the micro-kernel, and the columns with inexact
 /// sums by TransformExactly. Returns true if `amaxes` has the amaxes of all columns, and these are
-/// finite. Requires: cols and amaxes as TransformFn. Inline, since a call for every 128 columns
-/// took 1 % of quantizing them.
+/// finite. Requires: cols and amaxes as TransformFn requires them. Inline, because a call for every
+/// 128 columns took 1 % of the time of quantizing them.
 inline bool TransformGroup(DType dtype, const ItemKernels& kernels, std::uint32_t sign_mask,
                            const TransformRows& rows, std::size_t cols,
                            std::byte* amaxes) noexcept {

@@ -5,12 +5,12 @@
 
 namespace narrowfloat::cpu {
 
-/// Tells whether the calling thread's operations rounded a result or had a subnormal operand: the
-/// processor sets a flag for each, which stays set. Clears the thread's flags; the destructor
-/// restores them.
+/// Detects whether operations of the calling thread rounded a result or (x86) had a subnormal
+/// operand: the processor sets a flag for each case and keeps it set. The constructor clears the
+/// thread's flags; the destructor restores them.
 ///
-/// Covers the operations whose results are stored to memory before a call: the compiler may move
-/// other arithmetic across it.
+/// Covers only operations whose results are stored to memory before the call of a member: the
+/// compiler may move other arithmetic across the call.
 class FloatFlags {
  public:
 #if defined(__x86_64__)
@@ -30,9 +30,9 @@ class FloatFlags {
   FloatFlags(const FloatFlags&) = delete;
   FloatFlags& operator=(const FloatFlags&) = delete;
 
-  /// Returns true if one of `flags` was set since the construction, or since Clear: kInexact when a
-  /// result was rounded or overflowed, kSubnormalOperand when an operand was a subnormal number.
-  /// Returns true always, if this machine sets no flags, as some emulators do not.
+  /// Returns true if one of `flags` was set since the construction or since Clear: kInexact if a
+  /// result was rounded or overflowed, kSubnormalOperand if an operand was a subnormal number.
+  /// Always returns true on machines that do not set the flags, such as some emulators.
   bool AreSet(Word flags) const noexcept {
     return !are_reported_ || (Get() & flags) != 0;
   }
@@ -63,7 +63,7 @@ class FloatFlags {
   }
 #endif
 
-  /// Returns true if operations set their flags.
+  /// Returns true if this machine sets all flags of kReported.
   static bool AreReported() noexcept {
     static const bool are = [] {
       const Word saved = Get();

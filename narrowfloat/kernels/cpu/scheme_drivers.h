@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which driver quantizes a scheme in a direction, and what the driver of decoding dequantizes.
+// Lists the driver that quantizes each scheme in each direction, and whether a driver dequantizes.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@
 namespace narrowfloat::cpu {
 
 enum class Driver : std::uint8_t {
-  kReference,  // kernels/scalar: what no driver takes
-  kWhole,      // whole_driver.cc: one scale, known beforehand
+  kReference,  // kernels/scalar: schemes that no driver accepts
+  kWhole,      // whole_driver.cc: one scale, known in advance
   kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
-  kPacked,     // packed_driver.cc: codes of 4 bits, transposed columnwise
+  kPacked,     // packed_driver.cc: codes of 4 bits; columnwise codes are stored transposed
 };
 
-/// The scheme or part of one whose functions the micro-kernels of a type of scales repeat.
+/// The rule (a scheme or a part of one) whose functions micro-kernels repeat, by the scales' type.
 template <Scheme S, class F = typename S::Element>
 using ScaleRuleOf = std::conditional_t<
     S::kLayout.scale_type == ScaleType::kE8M0, MxRule<F>,
@@ -35,7 +35,7 @@ using ScaleRuleOf = std::conditional_t<
 template <class S>
 concept PreparesByRule = std::is_base_of_v<ScaleRuleOf<S>, S> &&
     (&S::Prepare == &ScaleRuleOf<S>::Prepare);
-/// A scheme whose scales are computed by its rule, and by no function that hides the rule's.
+/// A scheme whose scales are computed by its rule, not by a function that hides the rule's.
 template <class S>
 concept ComputesByRule = PreparesByRule<S> &&(&S::ScaleBlock == &ScaleRuleOf<S>::ScaleBlock);
 /// A scheme whose stored scales are decoded by its rule. Only E4M3 scales need the tensor's state,
@@ -51,14 +51,14 @@ inline constexpr bool kHasBytes =
 template <Scheme S>
 inline constexpr bool kHasNibbles = std::is_same_v<typename S::Element, E2M1>;
 
-/// Returns the driver for a scheme and a direction. Each condition is what the driver's code
-/// requires of a scheme.
+/// Returns the driver for a scheme and a direction. Each condition is a requirement of the driver's
+/// code.
 template <Scheme S>
 constexpr Driver DriverOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   constexpr ScaleType kType = S::kLayout.scale_type;
   constexpr bool kTransposed = S::kLayout.columnwise_transposed;
-  // Never called: such schemes have a pass for each direction.
+  // Not used: the directions of such schemes are quantized in separate passes.
   if (direction == Direction::kBoth &&
       !JoinsDirections(S::kBlock, kBits<typename S::Element>, kTransposed))
     return Driver::kReference;
@@ -78,7 +78,7 @@ constexpr Driver DriverOf(Direction direction) {
   return fits ? Driver::kBlocks : Driver::kReference;
 }
 
-/// Returns true if decode_driver.cc dequantizes a scheme in a direction, not kBoth.
+/// Returns true if decode_driver.cc dequantizes a scheme in a direction. Requires: not kBoth.
 template <Scheme S>
 constexpr bool HasDecoder(Direction direction) {
   constexpr bool kIsWhole = WholeTensorScheme<S>;
@@ -96,7 +96,7 @@ constexpr bool HasDecoder(Direction direction) {
 struct SchemeDrivers {
   std::array<Driver, kDirectionCount> quantize;
   std::array<bool, kDirectionCount> decodes;
-  std::size_t format;  // of the codes, in ElementFormats
+  std::size_t format;  // index of the codes' format in ElementFormats
 };
 inline constexpr auto kSchemeDrivers = ArrayOf(AllSchemes{}, []<class S>() {
   return SchemeDrivers{{DriverOf<S>(Direction::kRowwise), DriverOf<S>(Direction::kColumnwise),

@@ -21,7 +21,7 @@ struct CpuTarget {
   std::string name;
   std::size_t index;
 };
-/// Returns all of them, best first.
+/// Returns all such instruction sets, best first.
 std::vector<CpuTarget> AvailableTargets();
 
 /// The micro-kernels of one instruction set.
@@ -30,9 +30,9 @@ struct TargetParts {
   const MicroKernels* micro;
   const ByType<PackKernels>* pack;
   const DecodeKernels* decode;
-  GemmKernels gemm;  // a body without rows is one that the target does not have
+  GemmKernels gemm;  // a body with 0 rows: the target does not have this body
 };
-/// Returns the parts of a target, by CpuTarget::index; empty ones for the baseline.
+/// Returns the parts of the target with a CpuTarget::index; null and empty for the baseline.
 TargetParts PartsOf(std::size_t target);
 
 }  // namespace narrowfloat::cpu

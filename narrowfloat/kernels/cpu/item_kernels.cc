@@ -17,14 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-/// Parts of a long run that are read side by side, and the length from which a run is cut into
-/// them: a processor prefetches each part's lines, and so more lines than those of one sequence.
+/// Number of parts of a long run that are read side by side, and the fewest bytes of such a run.
+/// The processor prefetches ahead in each part, and so more lines than in one sequence.
 constexpr std::size_t kParts = 8, kBytesOfParts = std::size_t{64} << 10;
 /// Addresses this many bytes apart share a set of a first-level cache, and often of larger ones.
 constexpr std::size_t kSetPeriod = 4096;
 
-/// Returns the largest magnitude pattern of a run: above infinity's if an item is NaN, with
-/// kFinite. 3 ops for each vector: load, clear the sign, maximum; 5 with kAll.
+/// Returns the largest magnitude pattern of a run. With kFinite, it is above infinity's if an item
+/// is NaN. 3 ops for each vector: load, clear the sign, maximum; 5 with kAll.
 template <class T, Inputs kInputs>
 HWY_INLINE std::uint32_t LargestBits(const std::byte* items, std::size_t count) {
   const MagnitudeTag<T> di;
@@ -32,7 +32,7 @@ HWY_INLINE std::uint32_t LargestBits(const std::byte* items, std::size_t count) 
   const auto magnitudes = [&](const std::byte* at) NF_INLINE_ATTR {
     return Magnitudes<T, kInputs>(di, LoadItems(di, at));
   };
-  auto a = hn::Zero(di), b = a, c = a, d = a;  // several, since a maximum has a latency
+  auto a = hn::Zero(di), b = a, c = a, d = a;  // four, because a maximum has a latency
   const auto update = [&](const std::byte* at) NF_INLINE_ATTR {
     a = hn::Max(a, magnitudes(at));
     b = hn::Max(b, magnitudes(at + bytes));
@@ -64,8 +64,8 @@ float RunAmax(const std::byte* items, std::size_t count) noexcept {
   return MagnitudeValue<T>(LargestBits<T, Inputs::kAll>(items, count));
 }
 
-/// Two vectors of sums hold adjacent columns if this is true; else the even columns of a group, and
-/// the odd ones, because bfloat16 comes apart that way.
+/// True if two vectors of sums hold adjacent columns. For bfloat16 the first one holds the even
+/// columns of a group and the second one the odd columns, because pairs of items widen to these.
 template <class T>
 inline constexpr bool kAdjacentSums = !std::is_same_v<T, BFloat16>;
 
@@ -87,15 +87,15 @@ HWY_INLINE void AddItems(const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>
   }
 }
 
-/// The rows of one pass over the columns. Sums are in the order of the columns before the first
-/// pass and after the last one, in the order of the lanes between passes.
+/// The rows of one pass over the columns. The sums in memory are in the order of the columns before
+/// the first pass and after the last one, and in the order of the lanes between passes.
 struct SumPass {
   const std::byte* const* rows;
   std::size_t count;
   bool is_first, is_last;
 };
 
-/// Loads the first vector of the sums of kSumCols columns, or the second one.
+/// Loads the first vector of the sums of kSumCols columns or, if kSecond, the second one.
 template <class T, bool kSecond>
 HWY_INLINE hn::Vec<DF> LoadSums(const SumPass& pass, const float* at) {
   const DF df;
@@ -122,9 +122,9 @@ HWY_INLINE void UpdateLargest(const std::byte* items, hn::Vec<MagnitudeTag<T> >&
   }
 }
 
-/// Adds the rows of a pass to the columns of the groups from `col` on, kSumCols in each. The number
-/// of rows is not a constant: the compiler would unroll the loop over them and run out of
-/// registers.
+/// Adds the rows of a pass to the sums of the groups from `col` on, kSumCols columns in each. The
+/// number of rows is not a constant, because the compiler would unroll the loop over them and run
+/// out of registers.
 template <class T, bool kWithAmax, std::size_t... kGroups>
 HWY_INLINE void AddToGroups(std::index_sequence<kGroups...> /*groups*/, const SumPass& pass,
                             std::size_t col, float* sums, hn::Vec<MagnitudeTag<T> >& largest) {
@@ -146,7 +146,7 @@ HWY_INLINE void AddToGroups(std::index_sequence<kGroups...> /*groups*/, const Su
 }
 
 /// Adds kRowsPerSum rows at a time, so that sums are loaded and stored once for all of them.
-/// Returns the largest magnitude pattern, if kWithAmax.
+/// Returns the largest magnitude pattern, or 0 without kWithAmax.
 template <class T, bool kWithAmax>
 HWY_INLINE std::uint32_t AddPasses(const std::byte* const* rows, std::size_t count,
                                    std::size_t cols, float* sums) {

@@ -11,14 +11,14 @@
 namespace narrowfloat::cpu {
 namespace {
 
-/// Most rows of one call, and a number of columns that every micro-kernel takes: the codes of the
-/// longest vector.
+/// Most rows of one call, and a number of columns that every micro-kernel supports: the codes of
+/// the longest vector.
 constexpr std::size_t kMostRows = 64, kPaddedCols = 64;
 static_assert(kPaddedCols % kColumnUnit == 0 && kMicroCols % kPaddedCols == 0);
 
-/// Calls visit(rows, col, cols) for the rows of a tile, in their order: for the columns that fill
-/// units of `unit` columns, and for the others, padded with zeros to a unit. `col` counts from the
-/// tile's first column. Requires: unit <= kPaddedCols.
+/// Calls visit(rows, col, cols) for each kMostRows rows of a tile, in their order: once for the
+/// columns that fill units of `unit` columns, once for the others, padded with zeros to a unit.
+/// `col` counts from the tile's first column. Requires: unit <= kPaddedCols.
 template <class Visit>
 void ForEachRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::size_t item_bytes,
                  std::size_t unit, const Visit& visit) {
@@ -40,7 +40,8 @@ void ForEachRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::s
   }
 }
 
-/// Calls add(rows, count, cols, sums) for the rows of a tile, in their order.
+/// Calls add(rows, count, cols, sums) for the rows of a tile, in their order. Columns that fill no
+/// unit have a padded copy of their sums.
 template <class Add>
 void AddTile(const MatrixRows<const std::byte>& in, const Tile& tile, std::size_t item_bytes,
              float* sums, const Add& add) {
@@ -54,7 +55,7 @@ void AddTile(const MatrixRows<const std::byte>& in, const Tile& tile, std::size_
   std::copy_n(padded_sums, rest, sums + cols - rest);
 }
 
-/// Stores the amaxes of at most kMicroCols columns.
+/// Stores the amaxes of a tile's columns, NaN ignored. Requires: at most kMicroCols columns.
 void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
                   const AmaxKernels& kernels, float* amaxes) {
   const std::size_t cols = tile.col_end - tile.col_begin;
@@ -79,7 +80,7 @@ struct HadamardDriver {
   std::uint32_t sign_mask;
   const MatrixRows<std::byte>& out;
 
-  /// Returns the amax of the transform.
+  /// Transforms the tile and returns the amax of the outputs.
   float Run() const {
     const std::size_t all = tile.col_end - tile.col_begin;
     float largest = 0.0f;
@@ -93,8 +94,8 @@ struct HadamardDriver {
     return largest;
   }
 
-  /// Transforms `cols` columns of a group: columns of whole units, or fewer than a unit. Columns
-  /// count from the tile's first one.
+  /// Transforms `cols` columns of a group and returns the amax of the outputs. `col` counts from
+  /// the tile's first column. Requires: `cols` is a multiple of kColumnUnit, or less than it.
   float RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
     const TransformRows rows = RowsAt(row, col);
     if (cols % kColumnUnit == 0) return Transform(rows, cols);
@@ -112,7 +113,7 @@ struct HadamardDriver {
     return amax;
   }
 
-  /// Transforms whole units of columns of a group.
+  /// Transforms whole units of columns of a group. Returns the amax of the outputs.
   float Transform(const TransformRows& rows, std::size_t cols) const {
     alignas(64) std::byte amaxes[kTransformCols * sizeof(float)];
     if (TransformGroup(dtype, kernels, sign_mask, rows, cols, amaxes))
@@ -123,8 +124,8 @@ struct HadamardDriver {
     return largest;
   }
 
-  /// Returns the addresses of a group's rows. The next group is prefetched or, at the tile's last
-  /// one, the first group of the tile beside it.
+  /// Returns the addresses of a group's rows. The group below is prefetched or, for the tile's last
+  /// group, the first group of the tile to the right.
   TransformRows RowsAt(std::size_t row, std::size_t col) const {
     const bool is_last = row + kHadamardSize >= tile.row_end;
     const std::size_t next_row = is_last ? tile.row_begin : row + kHadamardSize;

@@ -24,11 +24,12 @@ class WholeDriver {
   }
 
  private:
-  // Smallest tile for which tables are filled. They save the time of filling them within 4,000
-  // items rowwise, within 16,000 columnwise.
+  // Items of the smallest tile for which tables are filled. Tables save the time of filling them
+  // within 4,000 items rowwise, within 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
-  static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
-  // Less than a page: a prefetch that has to look up another page's address is dropped or delayed.
+  static constexpr std::size_t kRunItems = 4096;  // of one call, which checks them after encoding
+  // Distance of prefetches. Less than a page: a prefetch that has to look up another page's address
+  // is dropped or delayed.
   static constexpr std::size_t kBytesAhead = 3584;
   // Rows of a patch that one call encodes.
   static constexpr std::size_t kRowsOfCall = 32;
@@ -46,7 +47,7 @@ class WholeDriver {
     const std::size_t first = args_.tile.col_begin;
     const std::byte* items = args_.in.Row(row) + first * item_bytes_;
     std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + first;
-    // The first run ends at a cache line, so that the others begin at one.
+    // The first run ends where a cache line begins, so that all other runs begin at one.
     const std::size_t head = args_.nontemporal ? BytesToLine(codes) : 0;
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
@@ -62,8 +63,8 @@ class WholeDriver {
     }
   }
 
-  /// Encodes patches in the first-level cache and writes their transposes; their rows too,
-  /// directly, if they are kept.
+  /// Encodes patches in the first-level cache and writes their transposes. For both directions,
+  /// writes the rows too, while they are encoded.
   void Patches() {
     const DirectionBuffers<std::byte>& out = args_.columnwise;
     ForEachRect(args_.tile, kTransposedRun, kTransposedCols, [&](const Rect& patch) {
@@ -74,7 +75,7 @@ class WholeDriver {
     });
   }
 
-  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on.
+  /// Encodes kRowsOfCall rows of a patch from its row `first` on, or all rows that are left.
   void EncodeRows(const Rect& patch, std::size_t first) {
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
     const Place items{patch.row + first, patch.col};

@@ -9,15 +9,15 @@
 namespace narrowfloat::cpu {
 namespace {
 
-/// Most rows of a strip: the rows of one block, or one block of each column.
+/// Most rows of a strip: the longest block of a column, or the largest square block.
 constexpr std::size_t kMostRows = std::ranges::max(kBlockLengths);
 
-/// A strip's rows: their items, and how they are encoded.
+/// A strip's rows: the addresses of their items, and the runs that encode them.
 struct StripRows {
   const std::byte* items[kMostRows];
   MicroRuns runs;
-  bool is_even;       // the rows are evenly spaced, as `runs` says
-  Place first, next;  // of the items, and of those that are prefetched, otherwise
+  bool is_even;       // the rows are evenly spaced, by the strides of `runs`
+  Place first, next;  // of the items, and of the items that are prefetched; for RunOf
 };
 
 /// Memory of scales, for `kPlaces` blocks or columns.
@@ -28,12 +28,13 @@ struct ScaleMemory {
   alignas(64) std::uint32_t floor[kPlaces];
   alignas(64) float multiplier[kPlaces];
 
+  /// Returns the scales from place i on. Requires: scale_inv holds bytes, or i is 0.
   MicroScales From(std::size_t i) { return {scale_inv + i, scale + i, floor + i, multiplier + i}; }
 };
 
-/// Returns how many of `left` columns the next strip takes, if its first codes, `head` of them, lie
-/// before a cache line. A strip that is not the last one ends at a line; the last two are about
-/// equally wide, since a strip prefetches as many columns as it has.
+/// Returns the number of columns of the next strip, of `left` columns. Its first `head` codes are
+/// before the first beginning of a cache line. A strip that is not the last one ends at a line; the
+/// last two are about equally wide, because a strip prefetches as many columns as it has.
 std::size_t StripCols(std::size_t head, std::size_t left) {
   static_assert(kMicroCols % kLineBytes == 0);
   if (left <= kMicroCols) return left;
@@ -42,7 +43,7 @@ std::size_t StripCols(std::size_t head, std::size_t left) {
   return head > 0 ? whole - kLineBytes + head : whole;
 }
 
-/// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
+/// Stores the scales of rows. If a block's scales of successive rows are adjacent, gathers the
 /// scales of several rows and stores whole cache lines (docs/performance.md).
 class RowScales {
  public:
@@ -50,7 +51,7 @@ class RowScales {
             const Tile& tile)
       : args_(args), micro_(micro), block_(block), tile_(tile) {}
 
-  /// Takes the scales of `cols` columns of a row. Requires: rows in ascending order.
+  /// Stores or gathers the scales of `cols` columns of a row. Requires: rows in ascending order.
   void Store(std::size_t row, std::size_t col, std::size_t cols, const std::byte* scales) {
     const std::size_t block = block_.IndexOf(col), blocks = block_.CountIn(cols);
     if (!gathers_) return StoreScales(out_, scale_bytes_, row, 1, block, blocks, scales);
@@ -58,7 +59,7 @@ class RowScales {
     for (std::size_t j = 0; j < blocks; ++j, scales += scale_bytes_, to += kLineBytes)
       CopyScale(scales, scale_bytes_, to);
   }
-  /// Ends a row: writes what is gathered if it fills lines, or after the last row.
+  /// Ends a row: writes the gathered scales if they fill lines, or if the row is the last one.
   void EndRow(std::size_t row, bool is_last) {
     if (!gathers_ || ((++rows_) * scale_bytes_ < kLineBytes && !is_last)) return;
     for (std::size_t j = 0; j < blocks_; ++j) Write(row + 1 - rows_, first_ + j, gathered_[j]);
@@ -68,7 +69,7 @@ class RowScales {
  private:
   static constexpr std::size_t kBlocks = 64;
 
-  /// Writes the gathered scales of a block, with non-temporal stores if the codes are written so.
+  /// Writes the gathered scales of a block, with non-temporal stores if the codes have such stores.
   void Write(std::size_t row, std::size_t block, const std::byte* scales) const {
     const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
     const std::size_t bytes = rows_ * scale_bytes_;
@@ -94,7 +95,7 @@ class BlockDriver {
  public:
   BlockDriver(const QuantizeArgs& args, const TargetParts& parts)
       : args_(args), micro_(*parts.micro) {
-    // The amaxes of longer blocks may end before a whole vector of theirs.
+    // The amaxes of longer blocks may end within a vector.
     NF_DCHECK(scheme_.layout.scale_type != ScaleType::kE8M0 || block_.items == kMxBlock);
   }
 
@@ -109,10 +110,10 @@ class BlockDriver {
 
  private:
   /// Quantizes blocks of one row, in batches: amaxes, scales and codes of kMicroRun items, so that
-  /// the latency from the last load to the first code is paid once for many items.
+  /// the latency from the last load to the first code occurs once for many items.
   void Rows(const Tile& tile) {
-    // The distance at which rows of 1x128 blocks were fastest: with 4 KiB bfloat16 took a fifth
-    // longer, with 16 KiB fp32 did.
+    // Rows of 1x128 blocks were fastest at this distance: with 4 KiB, bfloat16 took a fifth longer;
+    // with 16 KiB, fp32 did.
     constexpr std::size_t kBytesAhead = 8192;
     const std::size_t ahead =
         std::min(kBytesAhead / amax_.item_bytes, tile.col_end - tile.col_begin);
@@ -137,7 +138,7 @@ class BlockDriver {
     }
   }
 
-  /// Quantizes blocks of one column whose codes keep their order, in strips of one block's rows:
+  /// Quantizes blocks of one column whose codes are not transposed, in strips of one block's rows:
   /// amaxes of columns, scales, then codes row by row.
   void Columns(const Tile& tile) {
     const DirectionBuffers<std::byte>& out = args_.columnwise;
@@ -162,8 +163,8 @@ class BlockDriver {
     }
   }
 
-  /// Quantizes both directions of blocks of one row, a strip at a time, so that memory is read
-  /// once.
+  /// Quantizes blocks of one row and of one column, a strip at a time, so that items are read from
+  /// memory once.
   void Both() {
     ForEachRect(args_.tile, block_.items, kMicroCols, [&](const Rect& strip) {
       if (StripOfBoth(strip)) return;
@@ -173,7 +174,7 @@ class BlockDriver {
     });
   }
 
-  /// Quantizes square blocks whose codes keep their order.
+  /// Quantizes square blocks whose codes are not transposed.
   void Squares() {
     const bool by_columns = args_.direction == Direction::kColumnwise;
     const DirectionBuffers<std::byte>& out = by_columns ? args_.columnwise : args_.rowwise;
@@ -189,13 +190,13 @@ class BlockDriver {
     });
   }
 
-  /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level
-  /// cache, one below the other, and writes their transposes.
+  /// Quantizes blocks whose columnwise codes are stored transposed: encodes patches in the
+  /// first-level cache, one below the other, and writes their transposes.
   void Patches() {
     const Tile& tile = args_.tile;
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
-    // In a tile of one row of patches the next patch lies to the right, and each strip prefetches a
-    // piece of each row of the next two. In other tiles the next patch lies below.
+    // In a tile of one row of patches, the next patch is to the right, and two patches are
+    // prefetched together (NextPiece). In other tiles, the next patch is below.
     const bool is_low = tile.row_end - tile.row_begin <= kTransposedRun;
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
       std::size_t held = 0;  // rows that are encoded, but not written
@@ -216,9 +217,9 @@ class BlockDriver {
       }
     }
   }
-  /// Writes the transpose of a patch of codes: all rows if the tile has none below, else the rows
-  /// before the last line boundary, so that each line is written once. Moves the other rows to the
-  /// patch's beginning and returns their number.
+  /// Writes the transpose of a patch of codes. With ordinary stores or in the tile's last rows,
+  /// writes all rows, else the rows before the last line boundary, so that each line is written
+  /// once. Moves the other rows to the beginning of `codes` and returns their number.
   std::size_t WriteTransposed(const Rect& patch, bool is_last, std::byte* codes) const {
     const std::size_t stride = args_.columnwise.code_stride;
     std::byte* out = args_.columnwise.codes + patch.col * stride + patch.row;
@@ -239,7 +240,7 @@ class BlockDriver {
   const std::byte* Item(std::size_t row, std::size_t col) const {
     return args_.in.Row(row) + col * amax_.item_bytes;
   }
-  /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
+  /// Sets the rows of a strip, whose codes are written to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
                bool nontemporal, StripRows& rows, std::size_t pieces = 1) const {
     rows.first = {strip.row, strip.col};
@@ -249,7 +250,8 @@ class BlockDriver {
     rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
-  /// Runs shorter than a cache line do not bypass the caches: memory would be read for each row.
+  /// Sets the rows of a strip, whose codes are written to `out`. Runs shorter than a cache line
+  /// have ordinary stores, because non-temporal ones would read memory for each row.
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
     SetRows(strip, NextPlace(args_, strip.row, strip.col + strip.cols, block_.items),
             out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
@@ -258,8 +260,8 @@ class BlockDriver {
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
     return cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
   }
-  /// Returns the place of the strip after `strip`: below it or, in the tile's last rows, at the top
-  /// of the columns to the right.
+  /// Returns the place of the strip after `strip`: below it or, after the tile's last rows, at the
+  /// top of the columns to the right.
   Place NextOfPatch(const Rect& strip) const {
     const std::size_t below = strip.row + block_.items;
     if (below < args_.tile.row_end) return {below, strip.col};
@@ -271,8 +273,8 @@ class BlockDriver {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
   }
-  /// Calls encode(run) for a run of `bytes` codes: without staging if these are cached or aligned
-  /// to `alignment`, else in the first-level cache, from where whole lines are copied.
+  /// Calls encode(run) for a run of `bytes` codes. If the codes are non-temporal and not aligned to
+  /// `alignment`, stages them in the first-level cache and copies whole lines from there.
   template <class Encode>
   void Write(const MicroRun& run, std::size_t alignment, std::size_t bytes, const Encode& encode) {
     if (!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % alignment == 0)
@@ -280,8 +282,8 @@ class BlockDriver {
     encode({run.items, run.next, staged_, false, run.copy});
     micro_.copy_nontemporal(staged_, bytes, run.codes);
   }
-  /// Encodes the rows of a strip. Rows bypass the caches while they are encoded, and their copies
-  /// are staged: lines of two runs that both bypass the caches at once take twice the time.
+  /// Encodes the rows of a strip. If rows and copies have non-temporal stores, only the copies are
+  /// staged: non-temporal stores to the lines of two runs at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales) {
     const std::size_t alignment =
@@ -310,7 +312,7 @@ class BlockDriver {
           [&](const MicroRun& to) { encode({to}, blocks, scales); });
   }
 
-  /// Quantizes the last block of a row, padded with zeros.
+  /// Quantizes a short last block of a row, padded with zeros.
   void ShortBlock(const std::byte* from, std::size_t cols, const MicroScales& scales,
                   std::byte* out) {
     alignas(64) std::byte items[kTransposedCols * sizeof(float)];
@@ -320,7 +322,7 @@ class BlockDriver {
     std::memcpy(out, codes, cols);
   }
 
-  /// Quantizes a strip of blocks of several rows: columns of whole steps, then the others.
+  /// Quantizes a strip of blocks of several rows: first the columns of whole steps, then the rest.
   void Strip(const Rect& strip, const StripRows& rows) {
     const std::size_t whole = step_.RoundDown(strip.cols);
     if (whole > 0) {
@@ -331,7 +333,7 @@ class BlockDriver {
     if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
   }
   /// Quantizes the columns of a strip from `first` to `end`, padded with zeros to whole steps.
-  /// Requires: these are at most kTransposedCols columns.
+  /// Requires: end - first <= kTransposedCols.
   void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
     alignas(64) std::byte items[kMostRows][kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kMostRows][kTransposedCols];
@@ -354,8 +356,8 @@ class BlockDriver {
     }
     StoreStripScales({strip.row, strip.rows, strip.col + first, end - first}, memory.scale_inv);
   }
-  /// Computes the amaxes of columns and, of square blocks, those of one row of these; then the
-  /// scales and codes.
+  /// Computes the amaxes of columns and, for square blocks, the amaxes of a row of blocks from
+  /// these; then the scales and codes.
   void Encode(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
     AmaxMemory<kMicroCols> of_columns;
     AmaxMemory<kMicroBlocks> of_blocks;
@@ -371,7 +373,7 @@ class BlockDriver {
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
-    // Prefetching pieces while amaxes are computed took longer (docs/performance.md).
+    // Pieces are not prefetched while amaxes are computed: that took longer (docs/performance.md).
     if (rows.is_even && rows.runs.pieces == 1) {
       of.next = rows.runs.first.next;
       of.stride = rows.runs.item_stride;
@@ -379,8 +381,9 @@ class BlockDriver {
     return ComputeColumnAmaxes(amax_, of, cols, amaxes);
   }
 
-  /// Stores the scales of a strip's columns or square blocks: of these one for each block, or for
-  /// each line of it. Requires: scales for each line have a byte, and their blocks are MX blocks.
+  /// Stores the scales of a strip: one per column or, of square blocks, one per lines_per_scale
+  /// lines. Requires: scales that are repeated for each line have one byte, and their blocks have
+  /// kMxBlock items.
   void StoreStripScales(const Rect& strip, const std::byte* scales) const {
     const std::size_t per_scale = scheme_.layout.lines_per_scale;
     const std::size_t row = block_.IndexOf(strip.row);
@@ -402,8 +405,8 @@ class BlockDriver {
     StoreScales(args_.columnwise, 1, strip.col, lines, row, 1, repeated);
   }
 
-  /// Quantizes a strip of whole blocks of one row in both directions. Returns false, before writing
-  /// anything, if a block is short, an item is not finite or a scale is not of the simple ones.
+  /// Quantizes a strip of blocks of one row and of one column. Returns false, before it writes, if
+  /// the columns do not fill blocks and vectors, an item is not finite, or ScalesFn returns false.
   bool StripOfBoth(const Rect& strip) {
     if (strip.cols % std::max(step_.items, kMxBlock) != 0) return false;
     StripRows rows;
@@ -429,7 +432,8 @@ class BlockDriver {
     return true;
   }
 
-  /// Computes the scales of rows and columns. Returns false as StripOfBoth does.
+  /// Computes the scales of rows and columns. Returns false if an item is not finite, or ScalesFn
+  /// returns false.
   bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols,
                            ScaleMemory<kMicroCols>& row_memory, const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
@@ -444,7 +448,7 @@ class BlockDriver {
     return scales_.of_columns(of_column.pattern, cols, options_, of_columns);
   }
 
-  static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // of a strip's row
+  static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // most of a strip's row
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
@@ -452,12 +456,12 @@ class BlockDriver {
   const bool is_square_ = scheme_.block.rows > 1;
   const std::size_t scale_bytes_ = ScaleBytes(scheme_.layout.scale_type);
   const Length block_{scheme_.block.cols};  // items of a block along its line
-  // Columns that fill vectors and square blocks.
+  // Columns of a step, which fill whole vectors and whole square blocks.
   const Length step_{std::max(micro_.vector_bytes, is_square_ ? block_.items : 1)};
   const FormatKernels& kernels_ =
       Of(micro_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype);
   const ScaleKernels& scales_ = Of(kernels_.scales, scheme_.layout.scale_type);
-  // The same for every format; E8M0 scales do not depend on it.
+  // The rule is the same for every format. E8M0 scales do not read it.
   const ScaleRule options_ = Fp8BlockRule<E4M3>::Prepare(0.0f, args_.options);
   const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
   const BlockAmaxFn amax_of_blocks_ = amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)];

@@ -49,7 +49,8 @@ bool RowAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes,
          kInfinityBits<T>;
 }
 
-/// Implements MicroColumnAmaxFn. 3 ops for each vector of items: load, clear the sign, maximum.
+/// Implements MicroColumnAmaxFn. 3 ops for each vector of items: load, clear the sign, maximum; 5
+/// with kAll.
 template <class T, Inputs kInputs>
 bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows which,
                 std::byte* amaxes) noexcept {
@@ -59,7 +60,8 @@ bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows whi
   const std::size_t last = rows.count - 1;
   std::uint32_t most = 0;
   for (std::size_t r = 0, next = 0; r < rows.count; r += kRowsPerPass<T>, next += kRowsAhead<T>) {
-    // A copy, so that the addresses stay in registers. The last row stands in for missing ones.
+    // A copy, so that the addresses stay in registers. The last row is repeated if rows are
+    // missing.
     const std::byte* pass[kRowsPerPass<T>];
     for (std::size_t i = 0; i < kRowsPerPass<T>; ++i) pass[i] = rows.items[std::min(r + i, last)];
     const std::byte* ahead[kRowsAhead<T> + 1];  // an array must not be empty
@@ -72,15 +74,15 @@ bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows whi
   return most < kInfinityBits<T>;
 }
 
-/// Index of the MX block that the i-th sub-vector of items lies in, where its lanes are `bytes`
-/// wide and items are widened to fp32 two vectors at a time.
+/// Returns the index of the MX block that holds the i-th sub-vector of items, with lanes of `bytes`
+/// bytes. A vector of 16-bit items widens to two fp32 sub-vectors: its even and its odd items.
 template <class T, class D>
 constexpr std::size_t BlockOf(D /*df*/, std::size_t i, std::size_t bytes) {
   constexpr std::size_t kItems = hn::MaxLanes(D()) * sizeof(float) / kItemSize<T>;
   return i / (bytes / kItemSize<T>)*kItems / kMxBlock;
 }
 
-/// Supplies EncodeRun with the scales of a vector's MX blocks, from memory.
+/// Provides EncodeRun with the scales of a vector's MX blocks, or with their PowerConstants.
 template <class T, class D>
 struct BlockScaleOf {
   const float* scale;  // of the vector's first block
@@ -107,8 +109,8 @@ enum class Encoder : std::uint8_t { kPowersOfTwo, kFinite, kAll };
 template <Encoder kEncoder>
 inline constexpr Inputs kInputsOf = kEncoder == Encoder::kAll ? Inputs::kAll : Inputs::kFinite;
 
-/// Encodes a run of MX blocks, as many at a time as a vector holds; the last one alone fills half
-/// of a vector of 512 bits. Calls store(d, codes, offset) for each vector.
+/// Encodes a run of MX blocks, as many at a time as fill a vector of codes. With vectors of 512
+/// bits, an odd last block is encoded as half a vector. Calls store(d, codes, offset) for each one.
 template <FloatFormat F, class T, Encoder kEncoder, class Store>
 HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroScales& of,
                             const Store& store) {
@@ -134,7 +136,7 @@ HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroS
   }
 }
 
-/// Returns the j-th scale, for EncodeRun.
+/// Returns the provider of block j's scale for EncodeRun.
 template <class T, Encoder kEncoder>
 HWY_INLINE auto ScaleOfBlock(const MicroScales& of, std::size_t j) {
   if constexpr (kEncoder == Encoder::kPowersOfTwo) {
@@ -144,7 +146,7 @@ HWY_INLINE auto ScaleOfBlock(const MicroScales& of, std::size_t j) {
   }
 }
 
-/// Encodes the j-th block of a run, of whole vectors.
+/// Encodes block j of a run. Requires: blocks fill whole vectors of codes.
 template <FloatFormat F, class T, Inputs kInputs, std::size_t kBlock, class Scale, class Store>
 HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scale,
                             const Store& store) {
@@ -159,7 +161,7 @@ HWY_INLINE bool IsWritable(const MicroRun& run) {
   return !run.nontemporal || cpu::IsNontemporalAligned(run.codes);
 }
 
-/// Goes on from the r-th run to the next one.
+/// Changes `run` from row r to row r + 1.
 HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
   const bool ends_row = ((r + 1) & (runs.pieces - 1)) == 0;
   const auto others = static_cast<std::ptrdiff_t>(runs.pieces - 1) * runs.piece_stride;
@@ -169,9 +171,9 @@ HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
   if (run.copy != nullptr) run.copy += runs.copy_stride;
 }
 
-/// Calls encode(run, store) for each run, where store writes codes to one or both places.
-/// Requires: codes with a copy, and all without kMayShift, are aligned to vectors if they are
-/// non-temporal.
+/// Calls encode(run, store) for each run. store(d, vector, i) writes codes to run.codes + i and to
+/// the copy, if there is one. Requires: non-temporal codes are aligned to vectors if there is a
+/// copy or if kMayShift is false.
 template <bool kMayShift, class Encode>
 HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   const MicroRuns runs = all;  // a copy, so that it stays in registers
@@ -196,8 +198,8 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   }
 }
 
-/// Implements EncodeFn for blocks. A block of whole vectors keeps its scale in registers, a single
-/// block for all rows.
+/// Implements EncodeFn for blocks. The scale of a block of whole vectors stays in registers for the
+/// block, the scale of a single block for all rows.
 template <FloatFormat F, class T, std::size_t kBlock, Encoder kEncoder>
 void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& scales) noexcept {
   NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);
@@ -220,7 +222,7 @@ void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& 
   }
 }
 
-/// Supplies EncodeRun with the scales of columns.
+/// Returns the provider of the scales of the columns from `col` on for EncodeRun.
 template <class T, Encoder kEncoder>
 HWY_INLINE auto ColumnScalesAt(const MicroScales& scales, std::size_t col) {
   if constexpr (kEncoder == Encoder::kPowersOfTwo) {
@@ -231,9 +233,9 @@ HWY_INLINE auto ColumnScalesAt(const MicroScales& scales, std::size_t col) {
   }
 }
 
-/// Calls encode(i) for each whole vector of codes of a run, and returns the first code after these.
-/// Runs as wide as a patch are unrolled: as loops of two vectors of 512 bits, those of a patch took
-/// 1.2 to 1.3 times as long on a Zen 4.
+/// Calls encode(i) for each whole vector of codes of a run. Returns the index of the first code
+/// after these. Runs as wide as a patch are unrolled: as a loop over two vectors of 512 bits, they
+/// took 1.2 to 1.3 times as long on a Zen 4.
 template <class Encode>
 HWY_INLINE std::size_t ForEachVector(std::size_t count, const Encode& encode) {
   const std::size_t lanes = hn::Lanes(D8());
@@ -301,16 +303,17 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   });
 }
 
-/// Returns the distance in bytes from the row that is encoded to the row that is prefetched into
-/// the first-level cache; 0: none is. Loads of unaligned rows, which cross lines, miss this cache.
+/// Returns the distance in bytes from the encoded row to the row that is prefetched into the
+/// first-level cache, or 0 for no prefetch. Loads of unaligned rows cross lines and miss this
+/// cache.
 HWY_INLINE std::ptrdiff_t UnalignedAhead(const MicroRuns& runs) {
   const auto place = reinterpret_cast<std::uintptr_t>(runs.first.items) |
                      static_cast<std::uintptr_t>(runs.item_stride);
   return runs.rows == 1 || place % kLineBytes == 0 ? 0 : 12 * runs.item_stride;
 }
 
-/// Encodes runs under one scale and returns the largest pattern of a magnitude: above infinity's if
-/// an item is NaN, with kFinite.
+/// Encodes runs under one scale and returns the largest magnitude pattern. With kFinite, it is
+/// above infinity's if an item is NaN.
 template <FloatFormat F, class T, Inputs kInputs, class Scale>
 HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t count,
                                              const Scale& scale) {
@@ -346,11 +349,11 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
   return LargestLane(di, largest);
 }
 
-/// Fills the tables for EncodeSteps. Distances count from one step before the first item that does
-/// not round to 0. Under any scale, the smallest normal number then is the last of step kSteps. A
-/// step up to there has at most two codes, because changes of code lie at least a step apart. The
-/// product of a normal item and a normal scale has the same mantissa in every binade of items, so
-/// that 128 excesses serve all binades.
+/// Implements TabulateFn: fills the tables for EncodeSteps. Distances count from one step before
+/// the first item that does not round to 0. Under any scale, step kSteps then ends with the last
+/// item whose product is at most F's smallest normal number. A step up to there has at most two
+/// codes, because codes change at least a step apart. Products of normal items repeat their
+/// mantissas in every binade of items, so that 128 excesses are enough.
 template <FloatFormat F, class T>
 void TabulateUniform(cpu::UniformTables& tables) noexcept {
   tables.are_filled = false;
@@ -391,7 +394,7 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
 #endif
 }
 
-/// Does EncodeRunsUniformly for finite items.
+/// Encodes finite items as EncodeRunsUniformly does, by the tables if they are filled.
 template <FloatFormat F, class T>
 HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_t count,
                                                const cpu::UniformTables& tables) {
@@ -437,8 +440,8 @@ void EncodeUniform(const MicroRuns& runs, std::size_t count, cpu::UniformState& 
   state.largest = std::max(state.largest, bits);
 }
 
-/// Gathers kSquareSide columns and writes them at once, as whole lines: rows of the output are
-/// often a power of two apart and share a cache set.
+/// Implements TransposeFn. Gathers kSquareSide columns, then writes each as whole lines: rows of
+/// the output are often a power of two apart and share a cache set.
 void Transpose(const std::byte* patch, std::size_t rows, std::size_t cols, std::byte* out,
                std::size_t stride, bool nontemporal) noexcept {
   NF_DCHECK(rows <= kTransposedRun && cols <= kTransposedCols);

@@ -11,15 +11,15 @@ namespace narrowfloat::cpu {
 namespace {
 
 constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
-/// Most rows of a strip: those of a square block, or one block of each column.
+/// Most rows of a strip: the longest block of a column.
 constexpr std::size_t kMostRows = std::ranges::max(kAmaxLengths);
-/// Most rows of a square block of packed codes. Its rows are staged, and random bytes computed, one
-/// row at a time.
+/// Most rows of a square block of packed codes. One row at a time is staged, and its random bytes
+/// are computed.
 constexpr std::size_t kMostLines = kPackUnit;
-/// Rows of a patch of transposed codes: its columns hold a run of kPatchBytes bytes each.
+/// Rows of a patch of transposed codes: each of its columns holds a run of kPatchBytes bytes.
 constexpr std::size_t kPatchBytes = kTransposedRun / kPerByte;
 constexpr std::size_t kPatchRows = kPatchBytes * kPerByte;
-/// Most blocks of a patch's column, and the rows of scales that TransposeFn reads.
+/// Most blocks of a patch's column, and the rows of scales that TransposeFn may read.
 constexpr std::size_t kPatchBlocks = kPatchRows / kPackUnit, kReadRows = 64;
 
 class PackedDriver {
@@ -34,10 +34,10 @@ class PackedDriver {
 
  private:
   /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
-  /// the latency from the last load to the first code is paid once for many items.
+  /// the latency from the last load to the first code occurs once for many items.
   void Rows() {
     const Tile& tile = args_.tile;
-    // Amaxes of columns are computed by whole vectors, and of fewer columns at a time.
+    // The amaxes of squares need amaxes of columns: of whole vectors, at most kMicroCols at a time.
     const std::size_t run = is_square_ ? kMicroCols : kPackRun;
     const std::size_t ahead = std::min(run, tile.col_end - tile.col_begin);
     const Length step = is_square_ && vector_.items > block_.items ? vector_ : block_;
@@ -58,7 +58,8 @@ class PackedDriver {
     ForEachRect(args_.tile, kPatchRows, kTransposedCols, [&](const Rect& patch) { Patch(patch); });
   }
 
-  /// Sets the factors of E4M3 scales from `begin` to `end` to those of a line.
+  /// Sets the factors of the places from `begin` to `end` to the factors of a line, for E4M3
+  /// scales.
   void FillFactors(std::size_t begin, std::size_t end, std::size_t line) {
     if (scheme_.layout.scale_type != ScaleType::kE4M3) return;
     // The factors do not depend on the shape of the blocks.
@@ -73,8 +74,9 @@ class PackedDriver {
     return finite ? roundings.finite : roundings.all;
   }
 
-  /// Computes the scales of the blocks of a strip of `cols` columns; `scale` for each unit. Returns
-  /// true if the items are finite and no product with them rounds to more than the largest code.
+  /// Computes the scales of the blocks of a strip of `cols` columns. scales.scale has one entry per
+  /// unit. Returns true if the items are finite and no product rounds to more than the largest
+  /// code.
   bool RowScales(const std::byte* const* rows, std::size_t count, std::size_t cols,
                  const PackScales& scales) const {
     const std::size_t blocks = block_.IndexOf(cols);
@@ -92,7 +94,7 @@ class PackedDriver {
     return fits && finite;
   }
 
-  /// Gives each unit the scale of its block.
+  /// Replaces the scales of blocks by one scale per unit: the scale of its block.
   void SpreadToUnits(std::size_t blocks, float* scale) const {
     const std::size_t units = block_.items / kPackUnit;
     if (units == 1) return;
@@ -106,7 +108,7 @@ class PackedDriver {
   }
 
   /// Computes the candidates of the blocks of a strip, and stores the better ones. Returns true if
-  /// no product of finite items with any rounds to more than the largest code.
+  /// no product of finite items with a candidate rounds to more than the largest code.
   bool ChooseOfRows(const std::byte* const* rows, std::size_t count, std::size_t blocks,
                     const std::byte* amaxes, bool finite, const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
@@ -131,9 +133,9 @@ class PackedDriver {
     kernels.choose_of_blocks(candidates, errors[0], blocks, scales);
     return fits;
   }
-  /// Replaces estimates by exact errors where they leave the choice undecided. `width` adjacent
-  /// places share a block; copy(place, line, items) copies a line of its items. Returns false,
-  /// without replacing any, if more than kMost blocks, or all, are undecided.
+  /// Replaces estimates that leave the choice undecided by exact errors. `width` adjacent places
+  /// share a block; copy(place, line, items) copies a line of the block's items. If all places or
+  /// more than kMost blocks are undecided, returns false and replaces no estimate.
   template <class Copy>
   bool ComputeUndecided(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
                         std::size_t width, const Copy& copy, CandidateErrors& errors) const {
@@ -152,7 +154,7 @@ class PackedDriver {
     TwoLevelFactors factors;
     ScaleCandidates of_places;
     CandidateErrors exact[kMostLines];
-    // Whole vectors of factors and candidates are read.
+    // Fills whole vectors of factors and candidates, because kernels read whole vectors.
     const Length floats(vector_.items / sizeof(float));
     for (std::size_t i = 0; i < floats.RoundUp(count); ++i) {
       const std::size_t place = undecided[std::min(i, count - 1)];
@@ -177,7 +179,8 @@ class PackedDriver {
     }
     return true;
   }
-  /// Adds the errors of a block's lines by halves, as the reference does.
+  /// Adds the errors of a block's lines to errors[0]: the second half of the lines to the first,
+  /// and so on, as the reference does. Requires: `lines` is a power of two.
   static void AddLines(std::size_t lines, std::size_t blocks, CandidateErrors* errors) {
     for (std::size_t half = lines / 2; half > 0; half /= 2) {
       for (std::size_t i = 0; i < half; ++i) {
@@ -212,7 +215,7 @@ class PackedDriver {
       StoreScales(out_, 1, strip.row + r, 1, first, blocks, scale_inv);
   }
 
-  /// Draws the random bytes of `cols` columns of a row, if rounding needs them.
+  /// Computes the random bytes of `cols` columns of a row, if rounding needs them.
   void Draw(std::size_t row, std::size_t col, std::size_t cols) {
     if (!is_stochastic_) return;
     const std::size_t runs = CeilDiv(args_.shape.cols, kRandomRun);  // of a row
@@ -244,7 +247,7 @@ class PackedDriver {
     SetRows(patch, strip, cols, rows, next);
     AmaxMemory<kMicroCols> amaxes;
     const bool has_amaxes = args_.sign_mask && TransformStrip(cols, next, rows, amaxes.pattern);
-    // The transform has prefetched what is next.
+    // The transform has prefetched the next items.
     const PackedStrip in{rows, args_.sign_mask ? rows : next, strip.rows, cols};
     const bool are_finite =
         has_amaxes || ComputeColumnAmaxes(amax_, {in.rows, in.count}, cols, amaxes.pattern);
@@ -260,8 +263,8 @@ class PackedDriver {
   }
 
   /// Sets `rows` to the addresses of a strip's rows, padded with zeros to `cols` columns, and
-  /// `next` to those that are prefetched while the strip is encoded (NextPiece). Requires: the
-  /// strip begins at a multiple of kPatchesAhead rows of its patch.
+  /// `next` to the addresses that are prefetched while the strip is encoded (NextPiece). Requires:
+  /// the strip begins at a multiple of kPatchesAhead rows of its patch.
   void SetRows(const Rect& patch, const Rect& strip, std::size_t cols, const std::byte** rows,
                const std::byte** next) {
     const MatrixRows<const std::byte> in = args_.in;  // a copy, since addresses may alias it
@@ -294,9 +297,9 @@ class PackedDriver {
                           cols, amaxes);
   }
 
-  /// Computes the scales of a strip's columns from `amaxes`; of square blocks, first replaces the
-  /// amaxes of columns by those of blocks. `finite` says that all items are. Returns as RowScales
-  /// does.
+  /// Computes the scales of a strip's columns from `amaxes`. For square blocks, first replaces the
+  /// amaxes of columns by the amaxes of their blocks. `finite` is true if all items are finite.
+  /// Returns as RowScales does.
   bool ColumnScales(const PackedStrip& strip, std::byte* amaxes, bool finite,
                     const PackScales& scales) const {
     if (is_square_) {
@@ -308,7 +311,8 @@ class PackedDriver {
     return fits && finite;
   }
 
-  /// Does what ChooseOfRows does for columns.
+  /// Computes the candidates of a strip's columns, and stores the better ones. Returns as
+  /// ChooseOfRows does.
   bool ChooseOfColumns(const PackedStrip& strip, const std::byte* amaxes, bool finite,
                        const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
@@ -336,7 +340,7 @@ class PackedDriver {
     kernels.choose_of_columns(candidates, errors, strip.cols, scales);
     return fits;
   }
-  /// Gives each column the sum of the errors of its block's columns, added by halves.
+  /// Replaces the error of each column by the sum over its block's columns, in AddLines' order.
   static void AddColumns(std::size_t lines, std::size_t cols, float* errors) {
     for (float* of = errors; of < errors + cols; of += lines) {
       for (std::size_t half = lines / 2; half > 0; half /= 2) {
@@ -346,8 +350,8 @@ class PackedDriver {
     }
   }
 
-  /// Replaces the amaxes of the columns of a square block by the block's. Pattern is as wide as
-  /// they.
+  /// Replaces the amax of each column by the amax of its square block. Pattern is an integer of an
+  /// amax's width.
   template <class Pattern>
   void ShareWithinSquares(std::size_t cols, std::byte* amaxes) const {
     AmaxMemory<kMicroCols> of_blocks;
@@ -414,7 +418,7 @@ class PackedDriver {
   alignas(64) std::byte padded_[kMostRows][kTransposedCols * sizeof(float)];
   alignas(64) std::byte transformed_[kHadamardSize * kTransposedCols * sizeof(float)];
   alignas(64) std::byte patch_[kPatchBytes * kTransposedCols];
-  alignas(64) std::byte scales_[kReadRows][kTransposedCols];  // by block of a column
+  alignas(64) std::byte scales_[kReadRows][kTransposedCols];  // [block][column of the patch]
 };
 
 }  // namespace

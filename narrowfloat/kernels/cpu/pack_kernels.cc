@@ -21,7 +21,8 @@ namespace {
 using cpu::PackScales;
 using cpu::TwoLevelFactors;
 
-/// Calls compute(j, code, scale) for whole vectors of `count` places, and stores what it sets.
+/// Calls compute(j, code, scale) for whole vectors of `count` places; stores the code and the
+/// scale.
 template <class T, Places kPlaces, class Compute>
 HWY_INLINE void ForEachScale(std::size_t count, const PackScales& out, const Compute& compute) {
   NF_DCHECK(count <= cpu::kPackPlaces);
@@ -78,7 +79,7 @@ bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFacto
   return true;
 }
 
-/// Returns a coder; that of stochastic rounding begins at `random`.
+/// Returns a coder. For stochastic rounding, it reads the bytes from `random` on.
 template <class Coder>
 HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
   Coder coder{};
@@ -156,8 +157,8 @@ void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_
     TransposeSquares(drawn + c * kRandomRun, kRandomRun, out + c, kTransposedCols);
 }
 
-/// Tests the candidate for 6 alone: the stored scale of the one for 4 is larger, so that its
-/// products are smaller.
+/// Implements CandidatesFn. Tests only the candidate that maps the amax to 6: the stored scale of
+/// the other one is not smaller, so that its products are not larger.
 template <class T>
 bool ComputeCandidates(const std::byte* amaxes, std::size_t count, const TwoLevelFactors& factors,
                        cpu::ScaleCandidates& candidates) noexcept {
@@ -209,8 +210,8 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Computes the sums of distances of a row's blocks, eight at a time. The blocks behind the last
-/// eight get zeros, with which Compare names them as undecided. Stores whole vectors.
+/// Computes the sums of distances of a row's blocks, eight at a time. Stores zeros for the blocks
+/// after the last eight, up to a whole vector: Compare returns blocks with two zeros as undecided.
 template <class T, bool kSquares>
 void EstimateRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
                  const cpu::ErrorRule& /*rule*/, const cpu::ScaleCandidates& candidates,
@@ -229,7 +230,7 @@ void EstimateRow(const std::byte* items, std::size_t blocks, const TwoLevelFacto
   const auto add_adjacent = [&](hn::Vec<DI> low, hn::Vec<DI> high) NF_INLINE_ATTR {
     return hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low));
   };
-  // Two lanes for each block and candidate: those of the first candidate before the second one's.
+  // Two lanes for each block and candidate: the lanes of the first candidate come first.
   const auto of_four_blocks = [&](std::size_t j) NF_INLINE_ATTR {
     const auto first = add_adjacent(of_two_blocks(0, j), of_two_blocks(0, j + 2));
     const auto second = add_adjacent(of_two_blocks(1, j), of_two_blocks(1, j + 2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Micro-kernels of codes of 4 bits, two E2M1 codes to a byte: leaf functions that know no scheme,
-// no tensor and no geometry, as those of micro_kernels.h.
+// Micro-kernels of codes of 4 bits, two E2M1 codes per byte: leaf functions that depend on no
+// scheme, tensor or geometry, like the functions of micro_kernels.h.
 #pragma once
 
 #include <array>
@@ -14,18 +14,18 @@ namespace narrowfloat::cpu {
 
 /// Most items of one call on a row.
 inline constexpr std::size_t kPackRun = 2048;
-/// Items of a row that share an entry of `scale`. Blocks have a multiple of so many.
+/// Items of a row that share an entry of `scale`. Blocks have a multiple of this number of items.
 inline constexpr std::size_t kPackUnit = kRandomRun;
 /// Most blocks or columns of one call.
 inline constexpr std::size_t kPackPlaces = kTransposedCols;
 static_assert(kPackRun / kPackUnit <= kPackPlaces);
 
-/// The numbers that two-level scales of one line are computed with: `encode` maps the line's amax
-/// to the range of codes and scales; encode_over_max is a sixth of it.
+/// The numbers from which the two-level scales of one line are computed: `encode` maps the line's
+/// amax to the range of codes and scales; encode_over_max is encode / 6.
 struct LineFactors {
   float amax, encode, encode_over_max, reciprocal_encode;
 };
-/// The numbers of LineFactors for each block or column, which belong to different lines.
+/// The numbers of LineFactors for each block or column, which may be of different lines.
 struct TwoLevelFactors {
   alignas(64) float amax[kPackPlaces];
   alignas(64) float encode[kPackPlaces];
@@ -43,17 +43,17 @@ struct TwoLevelFactors {
   }
 };
 
-/// The scales of blocks or columns, kPackPlaces of each: the stored bytes, and what items are
-/// multiplied by. `scale` begins at a cache line; that of columns has an order of its own, which
-/// depends on the instruction set and on the type of the items.
+/// The scales of blocks or columns, in arrays of kPackPlaces: the stored bytes, and the factors of
+/// the items. `scale` begins at a cache line. For columns, the order of `scale` depends on the
+/// instruction set and on the type of the items.
 struct PackScales {
   std::byte* scale_inv;
   float* scale;
 };
 
-/// Computes the scales of `count` blocks or columns from the patterns of their amaxes; whole
-/// vectors of them: amaxes up to there must be patterns. Returns true if no product of finite items
-/// with them rounds to more than the largest code. Requires: of columns, count is a multiple of
+/// Computes the scales of `count` blocks or columns from the patterns of their amaxes. Returns true
+/// if no product of finite items with these scales rounds to more than the largest code. Requires:
+/// amaxes up to a whole vector are patterns; of columns, count is a multiple of
 /// MicroKernels::vector_bytes; factors are positive and finite.
 using PackScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
                               const TwoLevelFactors& factors, const PackScales& scales) noexcept;
@@ -63,18 +63,18 @@ struct PackScaleKernels {
   PackScalesFn of_blocks, of_columns;
 };
 
-/// The functions of a row or of columns, by the rounding of products to codes: to nearest, or by
-/// one random byte for each item.
+/// The functions of a row or of columns, by the rounding of products to codes: to nearest, or
+/// stochastic with one random byte per item.
 template <class Fn>
 struct PackRoundings {
-  // Items are finite, and the function of the scales returned true.
+  // Finite items, for whose scales PackScalesFn or CandidatesFn returned true.
   Fn finite;
   Fn all;                            // any items: saturates, and encodes NaN and infinities
-  Fn stochastic_finite, stochastic;  // as finite and all
+  Fn stochastic_finite, stochastic;  // for the same items as `finite` and `all`
 };
 
 /// Encodes a run of `units` units of kPackUnit adjacent items, each with its scale, and packs two
-/// codes to a byte, the first one in the low half. Reads `random` up to a whole step of 128 items.
+/// codes per byte, the first one in the low half. Reads `random` up to a whole step of 128 items.
 using PackRowFn = void (*)(const MicroRun& run, std::size_t units, const float* scale,
                            const std::uint8_t* random) noexcept;
 
@@ -85,18 +85,18 @@ struct PackedStrip {
   const std::byte* const* next;
   std::size_t count, cols;
 };
-/// Encodes the columns of a strip and packs two rows to a row of bytes, the first one in the low
-/// halves. The rows of `codes`, and those of `random`, are kTransposedCols apart.
+/// Encodes the columns of a strip and packs two rows to one row of bytes, the first one in the low
+/// halves. The rows of `codes` and of `random` are kTransposedCols apart.
 using PackColumnsFn = void (*)(const PackedStrip& strip, const float* scale,
                                const std::uint8_t* random, std::byte* codes) noexcept;
 
-/// Stores RandomBytes of the `count` runs first, first + step, ...: of a row run by run, and up to
-/// 16 more; of columns byte r of run c at r * kTransposedCols + c, in whole vectors.
+/// Stores RandomBytes of the `count` runs first, first + step, ... Of a row: in order, and up to 16
+/// more runs. Of columns: byte r of run c at r * kTransposedCols + c, in whole vectors.
 using RandomFn = void (*)(const RandomState& state, std::uint64_t first, std::uint64_t step,
                           std::size_t count, std::uint8_t* out) noexcept;
 
-/// Two scales of each block or column, of which 4over6 takes the one with the smaller error: the
-/// first one maps its amax to 4, the second one to 6.
+/// Two scales of each block or column: the first one maps its amax to 4, the second one to 6.
+/// 4over6 uses the one with the smaller error.
 struct ScaleCandidates {
   struct {
     alignas(64) std::uint32_t code[kPackPlaces];
@@ -108,8 +108,8 @@ struct ScaleCandidates {
 struct CandidateErrors {
   alignas(64) float of[2][kPackPlaces];
 };
-/// The error that 4over6 measures: of squares or of magnitudes, in the range of codes and scales
-/// (`fast_error`) or in that of the items; full_range is the largest product of a code and a scale.
+/// The error that 4over6 measures: squares or magnitudes, in the range of codes and scales
+/// (`fast_error`) or of the items. full_range is the largest product of a code and a scale.
 struct ErrorRule {
   float full_range;
   bool squares, fast_error;
@@ -123,19 +123,19 @@ using CandidatesFn = bool (*)(const std::byte* amaxes, std::size_t count,
 using RowErrorsFn = void (*)(const std::byte* items, std::size_t blocks,
                              const TwoLevelFactors& factors, const ErrorRule& rule,
                              const ScaleCandidates& candidates, CandidateErrors& errors) noexcept;
-/// Computes those of the columns of a strip of at most kPackUnit rows.
+/// Computes the errors of the columns of a strip of at most kPackUnit rows.
 using ColumnErrorsFn = void (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
                                 const ErrorRule& rule, const ScaleCandidates& candidates,
                                 CandidateErrors& errors) noexcept;
-/// The functions of exact errors or of estimates. Estimates have another unit; those of several
-/// lines may be added.
+/// The functions of exact errors or of estimates. The unit of an estimate depends on the candidate.
+/// Estimates of several lines may be added.
 struct ErrorKernels {
   RowErrorsFn of_row;
-  ColumnErrorsFn of_columns;  // for estimates of an even number of rows
+  ColumnErrorsFn of_columns;  // estimates need an even number of rows
 };
-/// Makes estimates comparable, and stores the indices of the blocks or columns whose exact errors
-/// could compare otherwise. Returns their number; `count`, and stores none, if the factors are too
-/// small or too large for estimates. `lines` is the number of estimates that were added for each.
+/// Converts both estimates to one unit, and stores the indices of the blocks or columns whose exact
+/// errors could compare otherwise. Returns their number. If amaxes are too small or too large for
+/// estimates, returns `count` and stores no index. `lines` is the number of lines in each estimate.
 /// Requires: all items are finite, and CandidatesFn returned true.
 using CompareFn = std::size_t (*)(const TwoLevelFactors& factors, const ScaleCandidates& candidates,
                                   std::size_t lines, std::size_t count, CandidateErrors& estimates,
@@ -158,8 +158,8 @@ struct FourOverSixKernels {
 
 /// The micro-kernels of one type of items.
 struct PackKernels {
-  // By ScaleType: none for fp32; MxRule's E8M0, which needs no factor; E4M3 under a factor of the
-  // line.
+  // By ScaleType: null for fp32; E8M0 scales of MxRule, without factors; E4M3 scales with the
+  // factors of the line.
   std::array<PackScaleKernels, kScaleTypeCount> scales;
   PackRoundings<PackRowFn> row;
   PackRoundings<PackColumnsFn> columns;

@@ -16,9 +16,9 @@ class ScaleReader {
   ScaleReader(const DequantizeArgs& args, const DecodeKernels& kernels)
       : args_(args), kernels_(kernels) {}
 
-  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales:
-  /// as many as a cache line of each block has, if the scales of one line lie far apart. Reads that
-  /// miss the caches between two stores to a line are slow (docs/performance.md).
+  /// Returns the number of lines, of `blocks` blocks each, whose scales are read at once. It is 1
+  /// or, if the scales of one line are far apart, at most the number of scales in a cache line:
+  /// reads that miss the caches between two stores to a line are slow (docs/performance.md).
   std::size_t LinesOfBatch(std::size_t blocks) const {
     if (!lines_adjacent_ || blocks_adjacent_) return 1;
     return std::min(kDecodeCols / blocks, kLineBytes / bytes_);
@@ -33,8 +33,8 @@ class ScaleReader {
       Read(line + i, 1, block, blocks, {in_.AmaxOf(line + i), factors_.decode}, scales);
   }
 
-  /// Returns the address of the same scales as they are stored, if they are adjacent; else gathers
-  /// them in `memory`, so that one call decodes them all.
+  /// Returns the address of the stored scales of Read, if they are adjacent. Else gathers them in
+  /// `memory`, so that one call decodes all of them, and returns `memory`.
   const std::byte* Stored(std::size_t line, std::size_t lines, std::size_t block,
                           std::size_t blocks, std::byte* memory) const {
     if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_) return At(line, block);
@@ -44,7 +44,7 @@ class ScaleReader {
   }
 
   /// Decodes the scales of a patch of at most kDecodeSide lines, block by block, kDecodeSide floats
-  /// apart. Requires: stored scales of a byte, those of each line apart; at most kPatchBlocks
+  /// apart. Requires: stored scales of one byte, one for each line and block; at most kPatchBlocks
   /// blocks.
   void ReadPatch(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                  float* scales) {
@@ -52,7 +52,7 @@ class ScaleReader {
         in_.strides.LineOffset(line + kDecodeSide) - in_.strides.LineOffset(line);
     for (std::size_t i = 0; i < lines; ++i) {
       const std::byte* from = At(line + i, block);
-      hwy::Prefetch(from + ahead);  // of the lines of the patch beside this one
+      hwy::Prefetch(from + ahead);  // scales of the patch to the right
       if (blocks_adjacent_) {
         CopyScales(from, blocks, patch_[i]);
       } else {
@@ -65,11 +65,11 @@ class ScaleReader {
       decode_(turned_[j], lines, factors_, scales + j * kDecodeSide);
   }
 
-  /// Most blocks of a line of a patch: the shortest ones have 16 items.
+  /// Most blocks of a line of a patch: the shortest blocks have 16 items.
   static constexpr std::size_t kPatchBlocks = kDecodeSide / 16;
 
  private:
-  /// Decodes the scales of a patch where each line has an amax of its own.
+  /// Decodes the scales of a patch with one amax per line.
   void DecodePatchByLines(std::size_t line, std::size_t lines, std::size_t blocks,
                           float* scales) const {
     for (std::size_t i = 0; i < lines; ++i) {
@@ -112,10 +112,10 @@ class ScaleReader {
   const DirectionBuffers<const std::byte>& in_ = args_.in;
   const SchemeLayout& layout_ = kSchemes[args_.scheme].layout;
   const DecodeScalesFn decode_ = Of(kernels_.scales, layout_.scale_type);
-  // Read for E4M3 scales only.
+  // The factors are read for E4M3 scales only.
   const ScaleFactors factors_{in_.amax, Nvfp4Scheme::Prepare(in_.amax, args_.options).decode};
   const std::size_t bytes_ = ScaleBytes(layout_.scale_type);
-  const Length lines_{std::max<std::size_t>(layout_.lines_per_scale, 1)};  // that share a scale
+  const Length lines_{std::max<std::size_t>(layout_.lines_per_scale, 1)};  // lines per scale
   const bool blocks_adjacent_ = in_.strides.BlocksAreAdjacent();
   const bool lines_adjacent_ = lines_.items == 1 && in_.strides.LinesAreAdjacent();
   alignas(kLineBytes) std::byte patch_[kDecodeSide][2 * kPatchBlocks] = {};
@@ -133,7 +133,7 @@ class DecodeDriver {
   }
 
  private:
-  /// Decodes under one scale: the whole tile as one row if its rows are adjacent.
+  /// Decodes a tile under one scale, as one row if its rows are adjacent.
   void WholeRows() {
     const std::size_t cols = tile_.col_end - tile_.col_begin;
     const std::size_t rows = tile_.row_end - tile_.row_begin;
@@ -141,8 +141,8 @@ class DecodeDriver {
       return WholeRow(tile_.row_begin, rows * cols);
     for (std::size_t row = tile_.row_begin; row < tile_.row_end; ++row) WholeRow(row, cols);
   }
-  /// Decodes `count` items from the tile's first column of a row on. The first run ends at a cache
-  /// line, so that the others need no staging.
+  /// Decodes `count` items from the tile's first column of a row on. The first run ends where a
+  /// cache line begins, so that the others need no staging.
   void WholeRow(std::size_t row, std::size_t count) {
     const std::byte* codes = Codes(row, tile_.col_begin);
     std::byte* items = Items(row, tile_.col_begin);
@@ -156,7 +156,7 @@ class DecodeDriver {
     }
   }
 
-  /// Decodes rows of blocks in groups of rows and columns whose scales are read in one call.
+  /// Decodes rows of blocks, in groups of rows and columns whose scales are read at once.
   void BlockRows() {
     const std::size_t most = kDecodeCols * block_.items;
     for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += most) {
@@ -183,7 +183,7 @@ class DecodeDriver {
     }
   }
 
-  /// Decodes blocks of columns whose codes keep their order, in strips of one block's rows.
+  /// Decodes blocks of columns whose codes are not transposed, in strips of one block's rows.
   void Columns() {
     for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_.items) {
       for (std::size_t col = tile_.col_begin, cols; col < tile_.col_end; col += cols) {
@@ -201,8 +201,9 @@ class DecodeDriver {
       }
     }
   }
-  /// Returns the columns of the strip at (row, col): whole rows, which the processor prefetches, if
-  /// these are short. Long ones are cut where lines begin, so that the caches hold their scales.
+  /// Returns the number of columns of the strip at (row, col): whole rows if they are short,
+  /// because the processor prefetches these. Long rows are cut where lines begin, into strips whose
+  /// scales fit in the caches.
   std::size_t StripCols(std::size_t row, std::size_t col) const {
     constexpr std::size_t kStrip = 1024, kWholeBytes = 8192;
     static_assert(kStrip + kLineBytes <= kDecodeCols && kWholeBytes <= kDecodeCols * 2);
@@ -211,8 +212,8 @@ class DecodeDriver {
     const std::size_t head = args_.nontemporal ? BytesToLine(Items(row, col)) : 0;
     return std::min(kStrip + head / kernels_.item_bytes, left);
   }
-  /// Returns the codes that are decoded kAhead rows after row r of a strip, from the next line on:
-  /// they lie in this strip, in the next strip of the same rows, or in the first strip below.
+  /// Returns the address of the codes that are decoded kAhead rows after row r of a strip, from the
+  /// next line on: in this strip, in the next strip of the same rows, or in the first strip below.
   const std::byte* Ahead(const Rect& strip, std::size_t r, std::size_t rows) const {
     const std::size_t last = args_.shape.rows - rows, below = strip.row + strip.rows;
     const std::size_t right = strip.col + strip.cols;
@@ -223,7 +224,8 @@ class DecodeDriver {
     return codes + BytesToLine(codes);
   }
 
-  /// Decodes transposed codes: transposes a patch in the first-level cache, then decodes its rows.
+  /// Decodes transposed codes: transposes patches in the first-level cache, then decodes their
+  /// rows.
   void Patches() {
     alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
     NF_DCHECK(per_byte_.items == 1 || block_.Divides(tile_.row_begin));
@@ -237,7 +239,7 @@ class DecodeDriver {
       }
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
         const std::size_t row = rect.row + r, left = rect.rows - r;
-        // A strip ends where its block does.
+        // A strip ends where its block ends.
         rows = is_whole_ ? left : std::min(block_.RoundDown(row) + block_.items - row, left);
         const Rect strip{row, rows, rect.col, rect.cols};
         const DecodeColumns columns =
@@ -259,11 +261,11 @@ class DecodeDriver {
   }
 
   /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, because
-  /// each line lies in a page of its own. Calls decode(patch, its copied codes, codes to prefetch)
-  /// for each kDecodeSide positions of these. The codes to prefetch are those of the next copy.
+  /// each line is in another page. Calls decode(patch, its copied codes, codes to prefetch) for
+  /// each kDecodeSide positions of a copy. The codes to prefetch belong to the next copy.
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
-    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared, see below
+    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared: see staged_
     const auto codes = [&](std::size_t row, std::size_t col) {
       return in_.codes + col * in_.code_stride + per_byte_.IndexOf(row);
     };
@@ -280,8 +282,8 @@ class DecodeDriver {
         const std::byte* ahead = codes(next.row, next.col);
         ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
-          // Each part prefetches as many bytes of a line as the patch has columns: of packed codes,
-          // the first part prefetches those of both.
+          // Each part prefetches as many bytes of a line as the patch has columns. With two codes
+          // per byte, the first part thus prefetches the bytes of both parts.
           const std::byte* ahead_of_part =
               r > 0 && per_byte_.items == 2 ? nullptr : ahead + per_byte_.IndexOf(r);
           decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols},
@@ -313,14 +315,14 @@ class DecodeDriver {
   std::byte* Items(std::size_t row, std::size_t col) const {
     return args_.out.Row(row) + col * kernels_.item_bytes;
   }
-  /// Returns true if items can be written at `to` without staging; WriteRows stages more.
+  /// Returns true if items can be written at `to` without staging. WriteRows has a stricter test.
   bool IsInPlace(const std::byte* to) const {
     return !args_.nontemporal || IsNontemporalAligned(to);
   }
 
-  /// Calls decode(run) for a run of one row: in place, or in the first-level cache, from where
-  /// whole lines are copied with non-temporal stores. Requires: if in_place, IsInPlace(run.items);
-  /// else count <= kDecodeRun.
+  /// Calls decode(run) for a run of one row: in place, or staged in the first-level cache, from
+  /// where whole lines are copied with non-temporal stores. Requires: if in_place,
+  /// IsInPlace(run.items); else count <= kDecodeRun.
   template <class Decode>
   void Write(DecodeRuns run, std::size_t count, bool in_place, const Decode& decode) {
     run.nontemporal = args_.nontemporal && in_place;
@@ -330,9 +332,10 @@ class DecodeDriver {
     decode(run);
     micro_.copy_nontemporal(staged_, count * kernels_.item_bytes, to);
   }
-  /// Calls decode(runs) for runs of rows of the output from (row, col) on: all together if they are
-  /// evenly spaced and written in place. Runs in place fill cache lines, or each begins where the
-  /// run before it ended, so that other stores do not come between two parts of a line.
+  /// Calls decode(runs) for runs of rows of the output from (row, col) on: once for all rows if
+  /// they are evenly spaced and written in place. With non-temporal stores, runs in place fill
+  /// cache lines, or each begins where the run before it ends: no other stores may come between two
+  /// parts of a line.
   template <class Decode>
   void WriteRows(DecodeRuns runs, std::size_t row, std::size_t col, std::size_t cols,
                  const Decode& decode) {
@@ -356,7 +359,7 @@ class DecodeDriver {
     }
   }
 
-  static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
+  static constexpr std::size_t kAhead = 8;  // distance, in rows, of prefetched rows
 
   const DequantizeArgs& args_;
   const TargetParts& parts_;
@@ -371,7 +374,7 @@ class DecodeDriver {
   const Length per_byte_{CodesPerByte(scheme_.element_bits)};
   const Length block_{is_whole_ ? 1 : scheme_.block.cols};  // items of a block along its line
   ScaleReader scales_{args_, decode_};
-  // Memory is not cleared: kernels read bytes behind the codes or scales of a call, but no result
+  // Memory is not cleared: kernels read bytes after the codes or scales of a call, but no result
   // depends on them.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];
   alignas(kLineBytes) float column_scales_[kDecodePlaces];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Micro-kernels of dequantizing: leaf functions that know no scheme, no tensor and no geometry.
-// Each instruction set exports one table of them; decode_driver.cc calls them.
+// Micro-kernels of dequantizing: leaf functions that depend on no scheme, tensor or geometry. Each
+// instruction set exports one table of them; decode_driver.cc calls them.
 #pragma once
 
 #include <array>
@@ -16,16 +16,16 @@ namespace narrowfloat::cpu {
 inline constexpr std::size_t kDecodeRun = 4096;
 /// Most columns of one call on columns, and most scales of one call.
 inline constexpr std::size_t kDecodeCols = 4096;
-/// Places behind the scales and factors of a call that are read, but change no result.
+/// Places after the scales and factors of a call. Kernels read them, but no result depends on them.
 inline constexpr std::size_t kDecodePadding = 64;
-/// Places of the scales of columns.
+/// Places of an array of the scales of columns.
 inline constexpr std::size_t kDecodePlaces = kDecodeCols + kDecodePadding;
 /// Positions and lines of a patch of transposed codes.
 inline constexpr std::size_t kDecodeSide = 128;
 
 /// Runs of `rows` rows: the addresses of the first one, and the bytes from one row's address to the
-/// next one's. If `next` is not null, as many bytes are prefetched there as codes are read. With
-/// `nontemporal`, items bypass the caches; all rows of `items` must then be aligned to
+/// next one's. If `next` is not null, as many bytes are prefetched there as bytes of codes are
+/// read. With `nontemporal`, items have non-temporal stores: all rows of `items` must be aligned to
 /// kNontemporalAlignment.
 struct DecodeRuns {
   const std::byte* codes;
@@ -36,44 +36,44 @@ struct DecodeRuns {
   std::ptrdiff_t item_stride = 0;
 };
 
-/// Decodes runs of `count` codes under one scale. Any code and scale: every NaN becomes the one
-/// quiet NaN.
+/// Decodes runs of `count` codes under one scale. Supports any code and any scale; every NaN
+/// becomes the one quiet NaN.
 using DecodeUniformFn = void (*)(const DecodeRuns& runs, std::size_t count, float scale) noexcept;
 
-/// Scales of adjacent blocks of 2^shift items: scales[i >> shift] is that of item i.
+/// Scales of adjacent blocks of 2^shift items: scales[i >> shift] is the scale of item i.
 struct DecodeBlocks {
   const float* scales;
   int shift;
 };
-/// Returns the fewest items of a block that DecodeBlocksFn takes, for codes of `bits` bits.
+/// Returns the fewest items of a block that DecodeBlocksFn supports, for codes of `bits` bits.
 constexpr std::size_t ShortestDecodedBlock(int bits) {
   return bits == 8 ? 32 : 16;
 }
 /// Decodes runs of `count` items in blocks; 4-bit codes are packed, two per byte and the first in
-/// the low half. Requires: count <= kDecodeRun, and even for 4-bit codes; blocks of
-/// ShortestDecodedBlock items or more; kDecodePadding places behind the scales.
+/// the low half. Requires: 0 < count <= kDecodeRun, even for 4-bit codes; blocks of at least
+/// ShortestDecodedBlock items; kDecodePadding places after the scales.
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 
-/// The scales of columns, and the factors that FactorsFn computes of them. Scales of 8-bit codes
-/// that have factors are not read.
+/// The scales of columns, and the factors that FactorsFn computes from them. If 8-bit codes have
+/// factors, the scales are not read.
 struct DecodeColumns {
   const float* scales;
   std::uint16_t* factors;
   bool has_factors = false;
 };
 /// Computes the factors of DecodeColumnsFn for `count` scales. 8-bit codes: for a power of two, the
-/// number that is subtracted from an item's pattern. 4-bit codes: the products by 4 and,
-/// kDecodePlaces further on, by 6. Returns false if the scale of 8-bit codes is no power of two, or
-/// if a product is not a normal number of the type of the items (4-bit codes: and the scale is not
-/// +0).
+/// number that is subtracted from an item's pattern. 4-bit codes: the products with 4 and,
+/// kDecodePlaces further on, with 6. Returns false if a scale of 8-bit codes is not a power of two,
+/// or if a scale (of 4-bit codes: other than +0) times a nonzero code is not a normal number of the
+/// items' type. Requires: count <= kDecodeCols.
 using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
 /// Computes the factors of FactorsFn from `count` adjacent E8M0 scales of 8-bit codes, as they are
 /// stored. Returns as FactorsFn does. Writes whole vectors.
 using StoredFactorsFn = bool (*)(const std::byte* stored, std::size_t count,
                                  std::uint16_t* factors) noexcept;
-/// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; if
-/// has_factors, FactorsFn returned true for these scales; kDecodePadding places behind the scales;
+/// Decodes runs of one item of each of `count` columns. Requires: count <= kDecodeCols; if
+/// has_factors, FactorsFn returned true for these scales; kDecodePadding places after the scales;
 /// 2 * kDecodePlaces factors.
 using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                  const DecodeColumns& columns) noexcept;
@@ -82,14 +82,14 @@ using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
 struct FormatDecoders {
   std::size_t item_bytes;
   DecodeBlocksFn blocks;
-  DecodeColumnsFn columns;                    // one code per byte
+  DecodeColumnsFn columns;                    // reads one code per byte, 4-bit codes too
   FactorsFn factors = nullptr;                // null for fp32 items
   DecodeUniformFn uniform = nullptr;          // null for 4-bit codes
-  StoredFactorsFn factors_of_e8m0 = nullptr;  // null if `factors` serves no scale, or 4-bit codes
+  StoredFactorsFn factors_of_e8m0 = nullptr;  // null if `factors` never succeeds, or 4-bit codes
 };
 
-/// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each
-/// product rounded.
+/// The factors of E4M3 scales: a scale is the value of its code times `amax`, times `decode`; both
+/// products are rounded.
 struct ScaleFactors {
   float amax = 0.0f, decode = 0.0f;
 };
@@ -103,12 +103,12 @@ using StageCodesFn = void (*)(const std::byte* codes, std::size_t stride, std::s
                               std::size_t count, std::byte* staged,
                               std::size_t staged_stride) noexcept;
 /// Writes the transpose of `rows` bytes of kDecodeSide lines, `stride` apart, to `patch`, whose
-/// rows are kDecodeSide apart. Reads and writes more, up to whole vectors. Requires: rows <=
+/// rows are kDecodeSide apart. Reads and writes up to a multiple of 16 rows. Requires: rows <=
 /// kDecodeSide.
 using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, std::size_t rows,
                                   std::byte* patch) noexcept;
 /// Replaces the first `rows` rows of a patch by twice as many: the low halves of the bytes of row r
-/// become row 2r, the high ones row 2r + 1. Requires: rows <= kDecodeSide / 2.
+/// become row 2r, the high halves row 2r + 1. Requires: rows <= kDecodeSide / 2.
 using SplitRowsFn = void (*)(std::byte* patch, std::size_t rows) noexcept;
 
 /// The micro-kernels of one instruction set.

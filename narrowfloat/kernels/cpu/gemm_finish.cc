@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the sums of a micro-tile into items of the result: scales of whole lines, bias, GELU,
+// Computes items of the result from the sums of a micro-tile: scales of whole lines, bias, GELU,
 // accumulation and rounding, a vector of columns at a time.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kLanes = hn::MaxLanes(DF());
 
-// GELU: the operations of numerics/gelu.h, in its order.
+// GELU: the operations of numerics/gelu.h, in the same order.
 using Doubles = hn::Vec<GemmD>;
 
 /// Computes Exp2 of numerics/gelu.h, lane by lane.
@@ -83,12 +83,12 @@ HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::si
   return RoundHalves([&](std::size_t k) NF_INLINE_ATTR {
     const double* b_scales = args.b_scales + col + k * hn::Lanes(dd);
     const auto scale = hn::Mul(hn::Set(dd, args.a_scales[row]), hn::LoadU(dd, b_scales));
-    // The sum over one slab begins with +0.
+    // The sum over one slab begins with +0, as with more slabs: a product of -0 gives +0.
     return hn::Add(hn::Zero(dd), hn::Mul(WidenHalf(sums, k), scale));
   });
 }
 
-/// Returns sum + term; rounds the sum to T first if the rule says so.
+/// Returns sum + term. Rounds the sum to T first if `rounding` is kBeforeTerm.
 template <class T>
 HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding rounding) {
   if (kItemSize<T> != 4 && rounding == TermRounding::kBeforeTerm) {
@@ -99,7 +99,7 @@ HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding r
   return hn::Add(sum, term);
 }
 
-/// Addresses of one vector of result items, of their biases and of the function's points.
+/// Addresses of a vector of items of the result, of their biases and of the function's points.
 struct ItemPointers {
   const float* bias;  // or null
   std::byte* points;  // or null
@@ -115,7 +115,7 @@ HWY_INLINE hn::Vec<DF> Apply(SumFunction function, hn::Vec<DF> sum, std::byte* p
   return Gelus(sum);
 }
 
-/// Writes one vector of items.
+/// Writes one vector of items: adds the bias, applies the function, accumulates and rounds.
 template <class T>
 HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const ItemPointers& places) {
   if (places.bias != nullptr) sum = AddTerm<T>(sum, hn::LoadU(DF(), places.bias), args.rule.bias);
@@ -126,7 +126,7 @@ HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const Item
   StoreFloats<T>(sum, places.out);
 }
 
-/// Writes the `count` items of a row that fill no vector.
+/// Writes the last `count` items of a row, which do not fill a vector.
 template <class T>
 void FinishRest(const FinishArgs& args, hn::Vec<DF> sum, const ItemPointers& places,
                 std::size_t count) {

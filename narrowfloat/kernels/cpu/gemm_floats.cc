@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Micro-kernels of products over panels of fp32 values. Each lane owns one item of the result and
-// adds its products one after another, so the bytes do not depend on the number of lanes. A product
-// of two codes is exact in fp32: a fused multiply-add and a multiplication followed by an addition
-// give the same bits.
+// Micro-kernels of products over panels of fp32 values. Each lane computes one item of the result
+// and adds its products one after another, so the bytes do not depend on the number of lanes. A
+// product of two codes is exact in fp32: a fused multiply-add and a multiplication followed by an
+// addition give the same bits.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 template <class D>
 HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z) {
 #if HWY_TARGET == HWY_SSE4
-  // The instruction set has no fused operation; one item in 128 positions needs it.
+  // The instruction set has no fused operation. An item needs it once per slab of 128 positions.
   alignas(16) float lanes[3][hn::MaxLanes(D())];
   hn::Store(x, d, lanes[0]);
   hn::Store(y, d, lanes[1]);
@@ -34,8 +34,8 @@ HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z)
 #endif
 }
 
-/// Adds the dot products of a vector of columns to their sums; `a` is the row's scale, `b` points
-/// at the columns' scales. 4 ops per half vector for kBinary64.
+/// Adds the dot products of a vector of columns to their sums; `a` is the row's scale, `b` the
+/// address of the columns' scales. 4 ops per half vector for kBinary64.
 template <SlabSum kSum>
 HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* sums) {
   const GemmF df;
@@ -75,7 +75,7 @@ constexpr std::size_t ColOf(std::size_t vector) {
 static_assert(hn::MaxLanes(GemmF()) == kFloatCols / kFloatVectors);
 
 /// Adds the products a[k][row] * b[k][col] to `dots`, the vectors of a micro-tile, for each k in
-/// order. SVE's vectors cannot be in an array.
+/// order. `dots` is a pack, because SVE's vectors cannot be in an array.
 template <std::size_t... kVectors, class... Dots>
 HWY_INLINE void AddProducts(std::index_sequence<kVectors...> /*tile*/, const float* HWY_RESTRICT& a,
                             const float* HWY_RESTRICT& b, std::size_t count, Dots&... dots) {
@@ -131,7 +131,7 @@ struct AddUnscaled {
   }
 };
 
-/// Runs the smallest variant of Kernel that covers the rows in use.
+/// Calls the smallest variant of Kernel that has at least `args.rows` rows.
 template <class Kernel>
 void RunRows(const MicroTileArgs& args) noexcept {
   constexpr std::size_t kHalf = (kFloatRows + 1) / 2, kQuarter = (kFloatRows + 3) / 4;

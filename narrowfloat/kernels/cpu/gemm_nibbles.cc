@@ -24,16 +24,16 @@ constexpr std::size_t kQuads =
     4;  // groups of 4 positions, which one 32-bit lane multiplies and adds
 constexpr std::size_t kCols = hn::MaxLanes(I32());
 constexpr std::size_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-constexpr int kOffset = 12;  // makes twice a value of `a` non-negative: instructions want u8 * s8
+constexpr int kOffset = 12;  // makes twice a value of `a` unsigned: instructions multiply u8 * s8
 
 // A slab of panel a: [line][16] of 2 * value + kOffset.
 // A slab of panel b: [quad][line][4] of 2 * value, then [line] of -kOffset * (sum of the line).
 constexpr std::size_t kASlabBytes = kRows * kSlab;
 constexpr std::size_t kBSlabBytes = kCols * (kSlab + sizeof(std::int32_t));
 
-/// Adds the products of a slab: `a` is a line of panel a, b0 to b3 the quads of a slab of panel b.
-/// VNNI: 4 ops; else 4 products of pairs, 3 additions in 16 bits (at most 8 * 24 * 12) and 2 ops
-/// to widen.
+/// Adds the products of a slab to `sum`: `a` is a line of panel a, b0 to b3 the quads of a slab of
+/// panel b. VNNI: 4 ops; else 12: 4 products of pairs, 3 additions in 16 bits (at most 8 * 24 *
+/// 12), 3 shifts to widen and 2 additions.
 HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32> b1,
                                 hn::Vec<I32> b2, hn::Vec<I32> b3, hn::Vec<I32> sum) {
   const I32 di;
@@ -44,8 +44,8 @@ HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32
   };
 #if HWY_TARGET == HWY_AVX3_DL
   const auto add = [&](std::size_t q, hn::Vec<I32> of_b) NF_INLINE_ATTR {
-    // Highway's AVX3_DL requires VNNI of the processor but does not name it to the compiler, which
-    // then refuses the intrinsic.
+    // Highway's AVX3_DL requires a processor with VNNI, but does not enable VNNI in the compiler,
+    // which therefore refuses the intrinsic.
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(quad(q).raw), "v"(of_b.raw));
   };
   add(0, b0);
@@ -65,8 +65,8 @@ HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32
 #endif
 }
 
-/// Calls visit(row, low, high) for the vectors of each row of a micro-tile, from `row` on: the two
-/// halves of its sums.
+/// Calls visit(row, low, high) for each row of a micro-tile from `row` on, with the two vectors of
+/// its sums.
 template <class Visit, class V, class... Rest>
 HWY_INLINE void ForEachRow(const Visit& visit, std::size_t row, V& low, V& high, Rest&... rest) {
   visit(row, low, high);
@@ -74,8 +74,8 @@ HWY_INLINE void ForEachRow(const Visit& visit, std::size_t row, V& low, V& high,
 }
 
 /// Computes sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order; the
-/// sums are kHalves vectors, two for each row. 4 ops of DotSlab, 2 conversions and 6 double ops per
-/// row and slab.
+/// sums are kHalves vectors, two for each row. The ops of DotSlab, 2 conversions and 6 double ops
+/// per row and slab.
 template <std::size_t... kHalves>
 HWY_NOINLINE void AddSlabs(std::index_sequence<kHalves...> /*tile*/, const MicroTileArgs& args) {
   const I32 di;
@@ -167,7 +167,8 @@ void PackA(const PackArgs& args) noexcept {
   }
 }
 
-/// Returns -kOffset * (sum of the 16 signed bytes).
+/// Returns -kOffset * (sum of the 16 signed bytes). SumsOf8 adds unsigned bytes: adds kOffset to
+/// each byte before, and subtracts kSlab * kOffset after.
 HWY_INLINE std::int32_t StartOf(hn::Vec<Bytes16> doubled) {
   const Bytes16 d8;
   const hn::Repartition<std::uint64_t, Bytes16> d64;
@@ -178,7 +179,8 @@ HWY_INLINE std::int32_t StartOf(hn::Vec<Bytes16> doubled) {
                      kOffset * static_cast<std::int32_t>(kSlab));
 }
 
-/// Writes a slab of four lines, a to d: transposes 4x4 groups of 4 bytes. 8 ops.
+/// Writes the quads of a slab of four lines, a to d, of which a has index `first`: transposes 4x4
+/// groups of 4 bytes. 8 ops.
 HWY_INLINE void StoreQuads(hn::Vec<Bytes16> a, hn::Vec<Bytes16> b, hn::Vec<Bytes16> c,
                            hn::Vec<Bytes16> d, std::size_t first, std::byte* slab) {
   const hn::Repartition<std::uint32_t, Bytes16> d32;

@@ -15,16 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-/// Codes of kSquareSide positions, one byte each, [position][line]; lines that hold no data are
-/// zeros.
+/// Codes of kSquareSide positions, one byte each, [position][line]; lines without data are zeros.
 struct CodeSquare {
   static constexpr std::size_t kLines = 64;
   static_assert(kLines % hn::MaxLanes(D8Squares()) == 0 && kLines >= kFloatCols);
   alignas(64) std::uint8_t codes[kSquareSide][kLines];
 };
 
-/// Copies kSquareSide codes of each line, from position `pos` on, to `square`. Requires: lines of
-/// adjacent codes. Codes of four bits become bytes.
+/// Copies kSquareSide codes of each line, from position `pos` on, to `square`. Codes of four bits
+/// become bytes; positions past the end are zeros. Requires: the codes of a line are adjacent.
 template <FloatFormat F>
 HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, std::size_t pos,
                             CodeSquare& square) {
@@ -52,8 +51,8 @@ HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, s
   }
 }
 
-/// Copies the codes of up to kSquareSide positions, each of which is a stored row. Requires: one
-/// code per byte.
+/// Copies the codes of up to kSquareSide positions from `pos` on to `square`, and zeros up to
+/// `full` lines. Requires: one code per byte; each position is a stored row.
 HWY_INLINE void CopyPlaces(const OperandCodes& codes, const LineRange& range, std::size_t pos,
                            std::size_t full, CodeSquare& square) {
   const std::size_t lines = range.line_end - range.line_begin;
@@ -65,9 +64,10 @@ HWY_INLINE void CopyPlaces(const OperandCodes& codes, const LineRange& range, st
   }
 }
 
-/// Decodes a panel of kLines lines. Each position is one step of DecodeCodes, which yields two
-/// vectors; a panel of fewer lines drops the rest, and the last position of a panel is stored item
-/// by item where a whole vector would not fit.
+/// Implements PackFn for a panel of kLines lines. Each position is one step of DecodeCodes, which
+/// returns two vectors, and a panel of fewer lines drops the other lanes. If kLines is less than a
+/// vector, the last position of each CodeSquare is copied from the stack, so that no store writes
+/// past the panel.
 template <FloatFormat F, std::size_t kLines>
 void PackPanel(const PackArgs& args) noexcept {
   const DF df;
@@ -88,7 +88,7 @@ void PackPanel(const PackArgs& args) noexcept {
         hn::StoreU(low, df, out);
         if constexpr (kLines > kLanes) hn::StoreU(high, df, out + kLanes);
       } else {
-        // Later positions overwrite the items past this one's lines.
+        // The next position overwrites the lanes past this position's lines.
         static_assert(kLines < kLanes);
         if (pos + k + 1 < args.range.pos_end && k + 1 < places) {
           hn::StoreU(low, df, out);

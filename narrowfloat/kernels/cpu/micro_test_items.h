@@ -76,7 +76,7 @@ struct Items {
   std::vector<Line> memory;
 };
 
-/// An instruction set that this machine has, and its micro-kernels.
+/// An instruction set that this machine can run, and its micro-kernels.
 struct Target {
   std::string name;
   const MicroKernels* micro;

@@ -33,8 +33,8 @@ struct ScaleMemory {
 };
 
 /// Returns the number of columns of the next strip, of `left` columns. Its first `head` codes are
-/// before the first beginning of a cache line. A strip that is not the last one ends at a line; the
-/// last two are about equally wide, because a strip prefetches as many columns as it has.
+/// before a line boundary. A strip that is not the last one ends at a line boundary. The last two
+/// are about equally wide, because a strip prefetches as many columns as it has.
 std::size_t StripCols(std::size_t head, std::size_t left) {
   static_assert(kMicroCols % kLineBytes == 0);
   if (left <= kMicroCols) return left;

@@ -83,7 +83,7 @@ class ScaleReader {
     alignas(kLineBytes) std::byte memory[kDecodeCols * sizeof(float)];
     decode_(Stored(line, lines, block, blocks, memory), lines * blocks, factors, scales);
   }
-  /// Copies scales block by block, so that adjacent ones are read one after another.
+  /// Copies scales block by block, so that adjacent scales are read one after another.
   void GatherByBlocks(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                       std::byte* stored) const {
     for (std::size_t j = 0; j < blocks; ++j) {

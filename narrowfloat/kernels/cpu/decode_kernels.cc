@@ -74,7 +74,7 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
   NF_DCHECK(std::size_t{1} << blocks.shift >= cpu::ShortestDecodedBlock(kBits<F>));
   NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
   const cpu::DecodeBlocks of = blocks;
-  const auto scales_at = [of](std::size_t i) NF_INLINE_ATTR {  // blocks end where vectors end
+  const auto scales_at = [of](std::size_t i) NF_INLINE_ATTR {  // no block ends within a vector
     return hn::Set(DF(), of.scales[i >> of.shift]);
   };
   ForEachRow(runs, count / CodesPerByte(kBits<F>),

@@ -50,8 +50,8 @@ constexpr std::size_t ShortestDecodedBlock(int bits) {
   return bits == 8 ? 32 : 16;
 }
 /// Decodes runs of `count` items in blocks; 4-bit codes are packed, two per byte and the first in
-/// the low half. Requires: 0 < count <= kDecodeRun, even for 4-bit codes; blocks of at least
-/// ShortestDecodedBlock items; kDecodePadding places after the scales.
+/// the low half. Requires: 0 < count <= kDecodeRun, an even count for 4-bit codes; blocks of at
+/// least ShortestDecodedBlock items; kDecodePadding places after the scales.
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 

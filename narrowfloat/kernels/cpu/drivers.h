@@ -98,7 +98,7 @@ void ForEachRect(const Tile& tile, std::size_t rows, std::size_t cols, const Vis
   }
 }
 
-/// The position of the first item that is encoded, or that is prefetched meanwhile.
+/// A position in the matrix, from which items are encoded or prefetched.
 struct Place {
   std::size_t row, col;
 };
@@ -113,8 +113,8 @@ inline Place NextPlace(const QuantizeArgs& args, std::size_t row, std::size_t co
 inline constexpr std::size_t kPatchesAhead = 2;
 /// Returns the place of the piece that the r-th row of a patch prefetches. A piece is as wide as a
 /// patch. The next group is prefetched or, after the last columns, the first group of the rows
-/// below. Example, 4 rows: the first patch prefetches the pieces (row, piece) (0, 0), (0, 1), (1,
-/// 0), (1, 1), the second one those of rows 2 and 3. A last group of one patch leaves rows out.
+/// below. Example: with 4 rows, the first patch prefetches both pieces of rows 0 and 1, the second
+/// patch both pieces of rows 2 and 3. A last group of one patch does not prefetch all rows.
 inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t r) {
   const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
   const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;
@@ -128,8 +128,8 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
-/// Returns the address from which the items of a place are prefetched: the first beginning of a
-/// cache line. The run to the left has read the line in which an unaligned run begins.
+/// Returns the first line boundary at or after a place, from which its items are prefetched. The
+/// run to the left has read the cache line in which an unaligned run begins.
 inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
                                    std::size_t item_bytes) {
   const std::byte* items = ItemsAt(args, place, item_bytes);

@@ -92,10 +92,10 @@ class ColumnSums {
     return negative;
   }
 
-  /// Returns the scaled magnitude of an output, in 53 bits. At least the first 33 are the sum's, or
-  /// all bits of a shorter sum. The last one is set if the bits that are dropped are not all zero.
+  /// Returns the scaled magnitude of an output: the first 33 to 53 bits of the sum, or all bits of
+  /// a shorter sum, then zeros up to 53 bits. The last bit is set if a dropped bit is not zero.
   double RoundMagnitude(std::size_t j) const {
-    constexpr int kDropped = 64 - 53, kLowest = -149 - 2;  // kLowest: lowest bit, scaled by 2^-2
+    constexpr int kDropped = 64 - 53, kLowest = -149 - 2;  // 2^kLowest: lowest bit, scaled
     static_assert(kHadamardScale == 0.25);
     std::size_t q = kLimbs - 1;
     while (q > 1 && limbs_[q][j] == 0) --q;

@@ -9,7 +9,7 @@ namespace narrowfloat::cpu {
 /// operand: the processor sets a flag for each case and keeps it set. The constructor clears the
 /// thread's flags; the destructor restores them.
 ///
-/// Covers only operations whose results are stored to memory before the call of a member: the
+/// Covers only operations whose results are stored to memory before a member is called: the
 /// compiler may move other arithmetic across the call.
 class FloatFlags {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Multiplies E2M1 codes in integers. Twice a value is an integer of at most 12, so the dot product
-// of a slab of 16 is an integer of at most 16 * 144, in any order: fp32 holds every partial sum
-// exactly too, and the bits are those of the fp32 rule.
+// of a slab of 16 is an integer of at most 16 * 144, in any order. fp32 also holds every partial
+// sum exactly, so the fp32 rule gives the same bits.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
 #include <algorithm>

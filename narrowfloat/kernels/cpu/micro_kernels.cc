@@ -109,8 +109,8 @@ enum class Encoder : std::uint8_t { kPowersOfTwo, kFinite, kAll };
 template <Encoder kEncoder>
 inline constexpr Inputs kInputsOf = kEncoder == Encoder::kAll ? Inputs::kAll : Inputs::kFinite;
 
-/// Encodes a run of MX blocks, as many at a time as fill a vector of codes. With vectors of 512
-/// bits, an odd last block is encoded as half a vector. Calls store(d, codes, offset) for each one.
+/// Encodes a run of MX blocks, as many at a time as fill a vector of codes. An odd last block is
+/// half a vector of 512 bits. Calls store(d, codes, offset) for each vector or half.
 template <FloatFormat F, class T, Encoder kEncoder, class Store>
 HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroScales& of,
                             const Store& store) {

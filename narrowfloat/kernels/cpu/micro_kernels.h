@@ -73,8 +73,8 @@ struct MicroRun {
 };
 
 /// Runs of `rows` rows: the first run, and the bytes from one row's address to the next one's. A
-/// row at `next` has `pieces` pieces, a power of two, `piece_stride` bytes apart. Each run
-/// prefetches one piece, in their order; the first run begins with the first piece of a row.
+/// row at `next` has `pieces` pieces, a power of two, `piece_stride` bytes apart. Successive runs
+/// prefetch successive pieces; the first run prefetches the first piece of a row.
 struct MicroRuns {
   MicroRun first;
   std::size_t rows = 1;
@@ -179,8 +179,8 @@ using EncodeBothFn = void (*)(const MicroRun& run, std::size_t cols, const Micro
 using CopyFn = void (*)(const std::byte* from, std::size_t count, std::byte* to) noexcept;
 
 /// Writes the transpose of rows x cols codes, whose rows are kTransposedCols apart, to columns
-/// `stride` apart, non-temporally if `nontemporal`. Reads rows and columns up to multiples of
-/// MicroKernels::vector_bytes. Requires: rows <= kTransposedRun, cols <= kTransposedCols.
+/// `stride` apart. Stores are non-temporal if `nontemporal`. Reads up to multiples of vector_bytes
+/// (MicroKernels) rows and columns. Requires: rows <= kTransposedRun, cols <= kTransposedCols.
 using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size_t cols,
                              std::byte* out, std::size_t stride, bool nontemporal) noexcept;
 

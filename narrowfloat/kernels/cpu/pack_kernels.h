@@ -134,7 +134,7 @@ struct ErrorKernels {
   ColumnErrorsFn of_columns;  // estimates need an even number of rows
 };
 /// Converts both estimates to one unit, and stores the indices of the blocks or columns whose exact
-/// errors could compare otherwise. Returns their number. If amaxes are too small or too large for
+/// errors may compare differently. Returns their number. If amaxes are too small or too large for
 /// estimates, returns `count` and stores no index. `lines` is the number of lines in each estimate.
 /// Requires: all items are finite, and CandidatesFn returned true.
 using CompareFn = std::size_t (*)(const TwoLevelFactors& factors, const ScaleCandidates& candidates,

@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
 /// Most rows of a strip: the longest block of a column.
 constexpr std::size_t kMostRows = std::ranges::max(kAmaxLengths);
-/// Most rows of a square block of packed codes. One row at a time is staged, and its random bytes
-/// are computed.
+/// Most rows of a square block of packed codes. Codes are staged, and random bytes computed, one
+/// row at a time.
 constexpr std::size_t kMostLines = kPackUnit;
 /// Rows of a patch of transposed codes: each of its columns holds a run of kPatchBytes bytes.
 constexpr std::size_t kPatchBytes = kTransposedRun / kPerByte;

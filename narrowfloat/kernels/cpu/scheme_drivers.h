@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the driver that quantizes each scheme in each direction, and whether a driver dequantizes.
+// Lists the driver that quantizes each scheme in each direction, and whether one dequantizes it.
 #pragma once
 
 #include <array>

@@ -32,7 +32,7 @@ struct TargetParts {
   const DecodeKernels* decode;
   GemmKernels gemm;  // a body with 0 rows: the target does not have this body
 };
-/// Returns the parts of the target with a CpuTarget::index; null and empty for the baseline.
+/// Returns the parts of the target with this CpuTarget::index; null and empty for the baseline.
 TargetParts PartsOf(std::size_t target);
 
 }  // namespace narrowfloat::cpu

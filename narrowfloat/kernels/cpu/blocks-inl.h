@@ -38,10 +38,10 @@ inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 /// Stores the amax patterns of `blocks` adjacent blocks of kBlock items, then zeros up to a whole
 /// vector, or up to kPlaces if that is less. Returns the largest pattern of all. Calls
 /// visit(magnitudes, i) for each vector of magnitudes, where i is the index of its first item.
-/// A vector holds the maxima of one block's lanes. A tree of 128-bit interleavings joins the
-/// vectors of as many blocks as 128 bits have lanes: 3 ops for each vector that goes in. Whole
-/// vectors of amaxes are stored, because whole vectors are loaded next: a load that covers several
-/// narrower stores stalls until these, and all earlier stores, are in the cache.
+/// Each block's maxima are one vector, lane by lane. A tree of MergeMaxima joins the vectors of
+/// kBlocksPerTree blocks: 3 ops per vector. Whole vectors of amaxes are stored, because whole
+/// vectors are loaded next: a load that covers several narrower stores stalls until these, and all
+/// earlier stores, are in the cache.
 template <class T, Inputs kInputs, std::size_t kBlock, std::size_t kPlaces, class Visit>
 HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks, std::byte* amaxes,
                                      const Visit& visit) {
@@ -62,8 +62,8 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
       largest = hn::Max(largest, magnitudes(j * kBlock + i));
     return largest;
   };
-  // Named, so that items are loaded in ascending order, which processors prefetch. A call would
-  // evaluate its arguments in any order.
+  // Variables, not arguments: a call evaluates its arguments in any order. Items are loaded in
+  // ascending order, because processors prefetch in this order.
   const auto two = [&](std::size_t j) NF_INLINE_ATTR {
     const auto first = one(j), second = one(j + 1);
     return MergeMaxima<I>(di, first, second);
@@ -103,7 +103,7 @@ inline constexpr std::size_t kRowsAhead = HWY_MAX_BYTES < 64  ? 0
                                           : kItemSize<T> == 2 ? 5
                                                               : 3;
 
-/// Updates the maxima of columns with kRowsPerPass rows; `first` starts them at 0. If `ahead` is
+/// Updates the maxima of columns with kRowsPerPass rows; if `first`, begins with 0. If `ahead` is
 /// not null, prefetches the same columns of its kRowsAhead rows. Returns the largest pattern of
 /// all. Requires: `cols` is a multiple of the vector's length.
 template <class T, Inputs kInputs>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds products to codes: to nearest, or stochastically. Compiled once per instruction set.
+// Rounds products to codes, and computes random bytes. Compiled once per instruction set.
 #pragma once
 
 #include "hwy/highway.h"
@@ -9,8 +9,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// Coders return the codes of 16-bit items with signs, and of fp32 items without, in the bits that
-/// Encode16 and Encode32 use. `i` is the index of the first item in its run.
+/// Rounds to nearest. Codes16 of a coder returns codes as Encode16 does, Codes32 as Encode32 does.
+/// `i` is the index of the first item in its run; From(i) returns the coder from that item on.
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
   static constexpr Inputs kKind = kInputs;
@@ -32,10 +32,10 @@ struct NearestCoder {
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
 
-/// Stochastic rounding, step 1 of 2: returns |product| + step * byte / 256; truncating it
-/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `binade`, BinadeOf the product
-/// and 1, where the lowest normal binade begins. `random` is the byte in the low bits of
-/// kDitherBase, the float 2^14 + byte * 2^-9, so subtracting 2^14 leaves byte * 2^-9. 2 ops.
+/// Returns product + step * byte / 256, the first half of stochastic rounding: truncating the sum
+/// (TruncateToE2M1) gives EncodeStochastic's code. Requires: the product is not negative. step is
+/// half of `binade`, the BinadeOf the product and 1, E2M1's smallest normal number. `random` has
+/// the byte in the low bits of kDitherBase: this float is 2^14 + byte * 2^-9. 2 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
 HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> binade,
@@ -44,8 +44,8 @@ HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> binade,
   return hn::MulAdd(binade, share, product);  // the product with `binade` is exact
 }
 
-/// Returns AddDither's `random` for the even or the odd items of a vector of 16-bit items, from the
-/// byte of each item in its 16-bit lane. 1 op for the even ones, 2 for the odd ones.
+/// Returns AddDither's `random` for the even or the odd items of a vector of 16-bit items. `bytes`
+/// has the byte of each item in its 16-bit lane. 1 op for the even items, 2 for the odd ones.
 template <bool kOdd, class D16>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint32_t, D16>> Dither(D16 d16, hn::Vec<D16> bytes) {
   const hn::Repartition<std::uint32_t, D16> d32;
@@ -54,10 +54,10 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint32_t, D16>> Dither(D16 d16, hn::Vec<
   return hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, base), bytes));
 }
 
-/// Stochastic rounding, step 2 of 2: truncates magnitudes to E2M1, saturating. Returns codes
-/// shifted left by kCodeShift. `exponents` holds the exponent field and the first mantissa bit of
-/// each magnitude. Truncating within the value's own binade is enough: the first number of a binade
-/// is on the grid of the one below. 6 ops.
+/// Truncates magnitudes to E2M1, saturating: the second half of stochastic rounding. Returns codes
+/// shifted left by kCodeShift. `exponents` has the exponent field and the first mantissa bit of
+/// each magnitude. 6 ops. The sum may be in the binade above the product's, but less than a step
+/// above its first number: on the grids of both binades, it then becomes that number.
 template <class D16>
 HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
@@ -77,7 +77,7 @@ template <Inputs kInputs>
 struct StochasticCoder {
   static constexpr Inputs kKind = kInputs;
   static constexpr int kAbove =
-      23 - E2M1::kMantissaBits;  // bits of a float below those that TruncateToE2M1 takes
+      23 - E2M1::kMantissaBits;  // bits of a float below TruncateToE2M1's input
   const std::uint8_t* random;
 
   template <class T, class D16, class V>
@@ -125,9 +125,9 @@ struct StochasticCoder {
 using D64 = hn::ScalableTag<std::uint64_t>;
 using Words = hn::Vec<D64>;
 
-/// Does one round of Philox4x32 on four words of several runs, which are in the low halves of
-/// 64-bit lanes; the high halves are undefined. `low` and `high` hold the round's key in every
-/// lane. Does the same on the words of the other chains. For each chain 6 ops on AVX-512, else 8.
+/// Does one round of Philox4x32 on the words a to d of several runs, one run per 64-bit lane. The
+/// words are in the low halves; the high halves are undefined. `low` and `high` hold the round's
+/// key in every lane. Does the same for the other chains. For each chain 6 ops on AVX-512, else 8.
 template <class... Chains>
 HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c, Words& d,
                             Chains&... others) {
@@ -144,8 +144,8 @@ HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c,
   if constexpr (sizeof...(others) > 0) PhiloxRound(low, high, others...);
 }
 
-/// Stores the RandomBytes of runs in 64-bit lanes: those of the even lanes, then those of the odd
-/// ones. 6 ops.
+/// Stores the RandomBytes of the runs in the even 64-bit lanes, then of the runs in the odd lanes.
+/// 6 ops.
 HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* out) {
   const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
@@ -160,9 +160,9 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
 }
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
-/// rounded up to whole vectors of runs. Each round of a vector depends on the one before, so that
-/// several vectors take hardly longer than one: two, or four of 512 bits. The last ones may be
-/// dropped.
+/// rounded up to whole vectors of runs. Computes two vectors at once, or four of 512 bits: this
+/// takes hardly longer than one vector, because each round depends on the one before. Vectors past
+/// the last run are not stored.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;

@@ -18,13 +18,13 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Tags of whole vectors of codes, of 16-bit items, and of values and their bits.
+// Tags of whole vectors: of codes, of 16-bit items, of fp32 values and of their bits.
 using D8 = hn::ScalableTag<std::uint8_t>;
 using D16 = hn::Repartition<std::uint16_t, D8>;
 using DF = hn::Repartition<float, D8>;
 using D32 = hn::RebindToUnsigned<DF>;
 
-/// An item of T as an integer of its width, and the pattern of infinity in it.
+/// Unsigned integer as wide as an item of T, and the pattern (the bits) of infinity in it.
 template <class T>
 using BitsOf = std::conditional_t<kItemSize<T> == 4, std::uint32_t, std::uint16_t>;
 template <class T>
@@ -32,20 +32,20 @@ inline constexpr std::uint32_t kInfinityBits = T::kMaxCode + 1u;
 template <>
 inline constexpr std::uint32_t kInfinityBits<float> = kFloatInfinity;
 
-/// Rounds fp32 values, as bits, to nearest-even at bfloat16's precision. The upper half of each
-/// lane is the bfloat16, the lower half is undefined. Requires: no NaN but the quiet one. 4 ops.
+/// Rounds fp32 values, as bits, to bfloat16's precision, to nearest-even. The upper half of each
+/// lane is the bfloat16, the lower half is undefined. Requires: a NaN is kFloatNan. 4 ops.
 HWY_INLINE hn::Vec<D32> RoundToBFloat16(hn::Vec<D32> bits) {
   const D32 d32;
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
   return hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd);
 }
 
-/// Factor between a float16's value and the fp32 value of its bits, shifted to fp32's exponent and
-/// mantissa: 2^(127 - 15).
+/// Factor that corrects the exponent of a float16 whose bits were shifted to fp32's exponent and
+/// mantissa: 2^(127 - 15), because the biases are 15 and 127.
 inline constexpr float kHalfRebias = 0x1p112f;
 
-/// Returns the value of a magnitude pattern. Requires: the item is not NaN. Has no branches, so
-/// that the compiler vectorizes loops over it.
+/// Returns the value of a magnitude pattern: the bits of an item without its sign. Has no branches.
+/// Requires: the item is not NaN.
 template <class T>
 HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   if constexpr (kItemSize<T> == 4) {
@@ -53,7 +53,7 @@ HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     return std::bit_cast<float>(bits << 16);
   } else {
-    // The product of infinity's pattern is a power of two, to which infinity's bits are added.
+    // `beyond`: all ones for infinity, else 0. The product of infinity is 2^16, a mantissa of 0.
     const float value = std::bit_cast<float>(bits << 13) * kHalfRebias;
     const std::uint32_t beyond = 0u - static_cast<std::uint32_t>(bits > T::kMaxCode);
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | (beyond & kFloatInfinity));
@@ -65,9 +65,9 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// Returns the vector. On x86, hides its origin from the compiler, so that it folds no constant,
-/// and does not load the vector again for its next use as another type. Such loads limit the speed
-/// of kernels, and twice so if they cross cache lines.
+/// Returns `vector`. On x86, an empty asm statement hides its origin from the compiler, which then
+/// folds no constant and does not load the vector again for a use as another type. Such loads limit
+/// the speed of kernels, twice as much if they cross cache lines.
 template <class V>
 HWY_INLINE V Opaque(V vector) {
 #if HWY_ARCH_X86
@@ -77,10 +77,10 @@ HWY_INLINE V Opaque(V vector) {
 }
 
 #if HWY_ARCH_X86
-// Names the intrinsic for whole vectors of this instruction set. Used where Highway 1.0.3 has no
-// function: packs_epi16 and packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128
-// to 127, or from 0 to 255: they saturate, and join the vectors' 128-bit blocks in pairs.
-// maddubs_epi16 multiplies unsigned bytes by signed factors and adds adjacent products.
+// Names the intrinsic for whole vectors of this instruction set, where Highway 1.0.3 has no
+// function. packs_epi16 and packus_epi16 narrow 16-bit lanes to bytes, saturating to [-128, 127] or
+// to [0, 255]. Each 128-bit block of the result joins a block of the first vector and one of the
+// second. maddubs_epi16 multiplies unsigned bytes by signed factors and adds adjacent products.
 #if HWY_TARGET <= HWY_AVX3
 #define NF_INSTRUCTION(name) _mm512_##name
 #elif HWY_TARGET <= HWY_AVX2
@@ -90,18 +90,18 @@ HWY_INLINE V Opaque(V vector) {
 #endif
 #endif
 
-/// Tag of items of T as signed integers.
+/// Tag of whole vectors of items of T, as signed integers.
 template <class T>
 using MagnitudeTag = hn::ScalableTag<std::make_signed_t<BitsOf<T>>>;
 
-/// Precondition of a vector body on its items.
+/// Items that a vector function accepts.
 enum class Inputs {
-  kFinite,  // numbers whose products the format holds: nearly always so, tried first
-  kAll,     // NaN, infinities and products beyond the format too
+  kFinite,  // finite, with products that the format holds: nearly always so, tried first
+  kAll,     // any: NaN, infinities and products beyond the format too
 };
 
-/// Returns the magnitude patterns of items as signed integers, which order as the values do, NaN
-/// last. With kAll, replaces NaN by 0. 1 op for kFinite, 3 for kAll.
+/// Returns the magnitude patterns of items as signed integers, which have the order of the values;
+/// NaN is the largest. With kAll, replaces NaN by 0. 1 op for kFinite, 3 for kAll.
 template <class T, Inputs kInputs, class DI>
 HWY_INLINE hn::Vec<DI> Magnitudes(DI di, hn::Vec<DI> items) {
   using I = hn::TFromD<DI>;
@@ -118,14 +118,14 @@ HWY_INLINE std::uint32_t LargestLane(DI di, hn::Vec<DI> lanes) {
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, lanes)));
 }
 
-/// Place where float16's exponent correction (kHalfRebias) is applied: while widening, or
-/// multiplied into the scale beforehand.
+/// Step that applies float16's exponent correction (kHalfRebias): widening, or computing the scale,
+/// which is multiplied by it beforehand.
 enum class Rebias { kWidening, kInScale };
 
-/// Returns the fp32 values of 16-bit magnitude patterns in the low halves of lanes; of bfloat16
-/// also with signs. With kAll, NaN stays NaN. WidenEven and WidenOdd take the even and the odd
-/// 16-bit lanes of pairs. bfloat16: 1 op each. float16: 3 ops (2 if the scale rebiases), or 6; the
-/// product with 2^112 moves the exponent over and makes subnormals normal.
+/// Returns the fp32 values of 16-bit magnitude patterns in the low halves of lanes; bfloat16 may
+/// have signs. float16 requires zeros in the high halves. With kAll, infinity and NaN are kept.
+/// WidenEven and WidenOdd widen the even and the odd 16-bit lanes. bfloat16: 1 op each. float16: 3
+/// ops (2 with kInScale), 6 with kAll; multiplying by 2^112 makes subnormals normal, too.
 template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
   const hn::RebindToFloat<D32> df;
@@ -157,8 +157,8 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
   }
 }
 
-/// Loads Lanes(DF()) items as fp32, exactly. NaN stays NaN. bfloat16: 2 ops. float16: 1 with AVX2,
-/// whose instruction is exact, else 10.
+/// Loads Lanes(DF()) items as fp32, exactly. NaN stays NaN. bfloat16: 2 ops. float16: 1 with AVX2
+/// or AVX-512, whose conversion is exact, else 10.
 template <class T>
 HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
   const DF df;
@@ -177,8 +177,8 @@ HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
 }
 
 /// Returns `(steps + (exponent << M)) << kShift` in the low 16 bits of each lane; the high 16 are
-/// undefined. `sum` comes from EncodeMagnitudes: the exponent field is in its high 16 bits with
-/// zeros below it, the steps are in the low 16. x86: one PMADDWD.
+/// undefined. `sum` comes from EncodeMagnitudes: its high 16 bits are the exponent field and zeros
+/// below it, its low 16 bits the steps. x86: one PMADDWD, which requires kShift + M >= 7.
 template <int kMantissa, int kShift, class D32>
 HWY_INLINE hn::Vec<D32> CodeOfSum([[maybe_unused]] D32 d32, hn::Vec<D32> sum) {
 #if HWY_ARCH_X86
@@ -194,22 +194,22 @@ HWY_INLINE hn::Vec<D32> CodeOfSum([[maybe_unused]] D32 d32, hn::Vec<D32> sum) {
 #endif
 }
 
-/// The constants of EncodeMagnitudes.
+/// Constants of EncodeMagnitudes. A field is an exponent field of fp32.
 template <FloatFormat F>
 struct EncodeRule {
   static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
   static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
   static constexpr float kSmallestNormal = std::bit_cast<float>(kSmallestNormalField << 23);
 
-  // Offset that the multiplier adds to the sum's exponent field. Only its lowest bits reach the
-  // code.
+  // Number that is added to the sum's exponent field e: the multiplier's low bits have it, shifted
+  // left by M. Only the lowest bits of the sum of both reach the code.
   static constexpr std::uint32_t kOffsetMask = (2 * kSignCode<F> - 1) >> F::kMantissaBits;
   static constexpr std::uint32_t kOffset = (F::kBias - 1u - kField) & kOffsetMask;
   static constexpr float kMultiplier =
       std::bit_cast<float>((kField << 23) + (kOffset << F::kMantissaBits));
 };
 
-/// Returns the power of two at or below a value, but not below `least`. 2 ops. Requires: the value
+/// Returns the power of two at or below a value, but at least `least`. 2 ops. Requires: the value
 /// is not negative.
 template <class DF>
 HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> value, hn::Vec<DF> least) {
@@ -217,7 +217,7 @@ HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> value, hn::Vec<DF> least) {
   return hn::Max(hn::And(value, infinity), least);
 }
 
-/// Does the last two ops of EncodeMagnitudes, whose b is `base`.
+/// Does the last two ops of EncodeMagnitudes for a given b, `base`.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
                                                             hn::Vec<DF> base,
@@ -226,19 +226,19 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<D
   const auto sum = hn::MulAdd(base, multiplier, value);
   return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
 }
-/// Returns the code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the
-/// lower half of each lane; the upper half is undefined. The value must not round to more than F's
-/// largest, or than F's infinity if that is to come out. 4 ops.
+/// Returns the code of F nearest to `value`, shifted left by kShift, in the lower half of each
+/// lane; the upper half is undefined. 4 ops. Requires: the value is not negative and not NaN, and
+/// rounds to at most F's largest number, or to F's infinity if the caller wants that.
 ///
 /// With b the power of two at or below the value, but not below F's smallest normal, the sum b *
-/// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
+/// 2^(23-M) + value has steps of exactly b * 2^-M, F's own. The addition rounds to nearest-even on
 /// F's grid, subnormals included, and leaves value / (b * 2^-M) in its low bits. The exponent field
-/// e of the sum, shifted onto F's exponent, supplies the rest; the part of both that does not
-/// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
-/// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
-/// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
-/// targets without FMA give the same bits. `smallest` is the lower bound of b, `multiplier` its
-/// factor.
+/// e of the sum, shifted onto F's exponent, gives the rest of the code. The constant part of both
+/// is folded into the multiplier of b (kOffset).
+/// Worked example, E4M3, 1.1875: b = 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum
+/// mantissa 10 + 152, e = 147; 162 + 8 * 147 = 1338 = 0x3A mod 256, which is 1.25. The
+/// multiplication is exact (b is a power of two), so targets without FMA give the same bits.
+/// `smallest` is the lower bound of b, `multiplier` its factor.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
                                                               hn::Vec<DF> smallest,
@@ -252,8 +252,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
                                      hn::Set(df, multiplier));
 }
 
-/// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th sub-vector of items.
-/// UniformScale: one scale for all lanes.
+/// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th vector of fp32
+/// values. UniformScale: one scale for all lanes.
 template <class DF>
 struct UniformScale {
   float scale;
@@ -269,8 +269,8 @@ template <class Scale>
 inline constexpr Rebias kRebiasOf = Rebias::kWidening;
 template <class DF>
 inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
-/// LaneScales: one scale per lane. 16-bit items: the scales of a vector's even lanes come before
-/// those of its odd lanes.
+/// LaneScales: one scale per lane. For 16-bit items, the scales of a vector's even lanes are stored
+/// before the scales of its odd lanes.
 template <class DF>
 struct LaneScales {
   const float* scales;
@@ -279,13 +279,13 @@ struct LaneScales {
   }
 };
 
-/// Type of PowerConstants::Floor (scales-inl.h). bfloat16 has fp32's exponents, so its items are
-/// compared before they are widened.
+/// Type of a stored result of PowerConstants::Floor (scales-inl.h). bfloat16 has fp32's exponents,
+/// so its items are compared before they are widened.
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
 
-/// Concatenates part(d, first), part(d, first + kLanes), ..., vectors of kLanes lanes or of D if
-/// that has fewer, to one vector of D. Calls them in this order.
+/// Concatenates part(d, first), part(d, first + kLanes), ... to one vector of D. A part has kLanes
+/// lanes, or all lanes of D if D has fewer. Calls `part` in this order.
 template <std::size_t kLanes, class D, class Part>
 HWY_INLINE hn::Vec<D> JoinParts(D d, std::size_t first, const Part& part) {
   if constexpr (hn::MaxLanes(d) <= kLanes) {
@@ -305,8 +305,8 @@ HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane
       df, lane, [&](auto d, std::size_t i) NF_INLINE_ATTR { return hn::Set(d, scales[i / kPer]); });
 }
 
-/// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. Floors of
-/// bfloat16 are in memory order.
+/// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. bfloat16's
+/// floors are in the order of the items in memory.
 template <class T, class DF>
 struct UniformPowerOfTwo {
   std::uint32_t floor;
@@ -338,7 +338,7 @@ concept PowerOfTwoScales = requires(const Scale& scale) {
 template <FloatFormat F>
 inline constexpr int kCodeShift = 16 - kBits<F>;
 
-/// Returns F's code of value * scale in the form of EncodeMagnitudes. With kAll, saturates.
+/// Returns F's code of value * scale, as EncodeMagnitudes returns codes. With kAll, saturates.
 template <FloatFormat F, Inputs kInputs, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> value,
                                                           hn::Vec<DF> scale) {
@@ -348,13 +348,13 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Encodes a value with a sign as EncodeMagnitudes encodes one without. VRANGEPS returns the larger
-/// of two magnitudes with the sign of its first operand, so that b and the sum have the value's
-/// sign. CodeOfSum moves this sign into the upper half of the lane. 4 ops.
+/// Encodes values with signs as EncodeMagnitudes encodes magnitudes. VRANGEPS returns the larger of
+/// two magnitudes with the sign of its first operand, so that b and the sum have the value's sign.
+/// CodeOfSum moves this sign into the upper half of the lane. 4 ops.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> value) {
   static_assert(kShift + F::kMantissaBits + 8 >= 16);
-  constexpr int kLargerMagnitude = 3;  // VRANGEPS: the sign is that of the first operand
+  constexpr int kLargerMagnitude = 3;  // VRANGEPS: the sign of the first operand
   const auto minus_infinity =
       hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatSign | kFloatInfinity));
   const hn::Vec<DF> base{_mm512_range_ps(hn::And(value, minus_infinity).raw,
@@ -364,15 +364,15 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> val
 }
 #endif
 
-/// Joins the low halves of 32-bit lanes: those of `even` become the even 16-bit lanes, those of
-/// `odd` the odd ones. 2 ops.
+/// Joins the low halves of 32-bit lanes: `even` gives the even 16-bit lanes, `odd` the odd ones. 2
+/// ops.
 template <class D16, class V>
 HWY_INLINE hn::Vec<D16> JoinLowHalves(D16 d16, V even, V odd) {
   return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
 }
 
-/// Returns codes in the top bits of 16-bit lanes, zeros below them, with the signs of 16-bit items;
-/// with kAll, F's NaN where an item is NaN. 2 ops for finite items, 4 for all.
+/// Adds the signs of 16-bit items to codes in the top bits of 16-bit lanes, zeros below them. With
+/// kAll, returns F's NaN where an item is NaN. 2 ops for finite items, 4 for all.
 template <FloatFormat F, class T, Inputs kInputs, class D16>
 HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> items,
                                   hn::Vec<D16> magnitude) {
@@ -386,9 +386,9 @@ HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> item
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), with_signs);
 }
 
-/// Encodes the i-th vector of 16-bit items of a run. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them. bfloat16: 17 ops for finite items (15 on AVX-512 and under power-of-two
-/// scales, where float16 takes 19), 21 for all inputs.
+/// Encodes the i-th vector of 16-bit items of a run. Returns codes with signs in the top bits of
+/// 16-bit lanes, zeros below them. bfloat16: 17 ops for finite items, 15 on AVX-512 or under
+/// power-of-two scales, 21 for all inputs. float16 under power-of-two scales: 19 ops.
 template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
   const hn::Repartition<std::uint32_t, D16> d32;
@@ -436,7 +436,7 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale
 
 /// Encodes fp32 items without their signs. Returns codes shifted left by kCodeShift<F> in the low
 /// 16 bits of each lane; the high 16 are undefined. 6 ops for finite items (5 under a power-of-two
-/// scale), 8 for all inputs.
+/// scale), 9 for all inputs.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {
   const hn::RebindToFloat<D32> df;
@@ -455,7 +455,7 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
   }
 }
 
-/// Returns items with the signs of their codes: NaN becomes 0, because its code has no sign.
+/// Returns items with the signs of their codes. Replaces NaN by 0, because its code has no sign.
 template <Inputs kInputs, class D32>
 HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
   if constexpr (kInputs == Inputs::kFinite) return items;
@@ -464,7 +464,7 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
 }
 
 /// Adds the signs of items to the codes of Encode32. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops for finite items.
+/// zeros below them: `low` ones in even lanes, `high` ones in odd lanes. 6 ops for finite items.
 template <Inputs kInputs, class D32>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 d32, hn::Vec<D32> low_codes,
                                                                     hn::Vec<D32> high_codes,
@@ -478,14 +478,14 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 d32, hn:
                 hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
 }
 
-/// Joins the upper bytes of 16-bit lanes.
+/// Joins the upper bytes of the 16-bit lanes of `low` and then of `high`.
 template <class D8, class V>
 HWY_INLINE hn::Vec<D8> UpperBytes(D8 d8, V low, V high) {
   return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
 }
 
-/// Orders quarters of 128-bit blocks: the first ones of all blocks, then the second ones, and so
-/// on. 1 op, none if the vector is one block.
+/// Reorders the quarters of 128-bit blocks: the first quarter of each block, then the second
+/// quarter of each, and so on. 1 op, or 0 if the vector is one block.
 template <class D8>
 HWY_INLINE hn::Vec<D8> QuartersInOrder([[maybe_unused]] D8 d8, hn::Vec<D8> blocks) {
   constexpr std::size_t kBlocks = hn::MaxLanes(d8) / 16;
@@ -514,9 +514,9 @@ HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
   return QuartersInOrder(d8, hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters)));
 }
 
-/// Encodes Lanes(d8) items of T at `in`. `scale` provides the scales or, for bfloat16, is a
-/// function that encodes two vectors of items. Requires: scales are positive and finite. A product
-/// with such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
+/// Encodes Lanes(d8) items of T at `in`. `scale` provides scales or, for bfloat16, is a function
+/// that encodes two vectors (EncodeSteps). Requires: scales are positive and finite. A product with
+/// such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
 template <FloatFormat F, class T, Inputs kInputs, class D8, class Scale>
 HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);

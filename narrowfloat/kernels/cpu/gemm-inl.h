@@ -17,7 +17,7 @@ using GemmD = hn::Repartition<double, GemmF>;
 using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
 
 // Lines of a panel of fp32 values. The sums of a micro-tile and one position of `b` fill the
-// registers: 32 of them on AVX-512, 16 before.
+// registers of x86: 32 on AVX-512, 16 without it.
 inline constexpr std::size_t kFloatVectors = 2;
 inline constexpr std::size_t kFloatCols = kFloatVectors * hn::MaxLanes(GemmF());
 #if HWY_TARGET <= HWY_AVX3
@@ -34,7 +34,7 @@ HWY_INLINE hn::Vec<GemmD> WidenHalf(hn::Vec<GemmF> floats, std::size_t k) {
   if (k == 0) return hn::PromoteTo(GemmD(), hn::LowerHalf(half, floats));
   return hn::PromoteTo(GemmD(), hn::UpperHalf(half, floats));
 }
-/// Rounds the doubles half_of(0) and half_of(1), the lower and the upper half, to fp32.
+/// Returns the doubles half_of(0), the lower half, and half_of(1), the upper half, as fp32.
 template <class HalfOf>
 HWY_INLINE hn::Vec<GemmF> RoundHalves(const HalfOf& half_of) {
   const GemmHalf half;

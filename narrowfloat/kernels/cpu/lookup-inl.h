@@ -12,7 +12,7 @@
 #include "hwy/highway.h"
 #include "narrowfloat/numerics/codec.h"
 
-// Inlines lambdas into the loop around them, so that registers stay loaded.
+// Inlines lambdas into the loop around them, so that their values stay in registers.
 #define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 
 namespace narrowfloat::HWY_NAMESPACE {
@@ -22,36 +22,36 @@ template <FloatFormat F, class T>
 inline constexpr bool kByTable =
     kBits<F> == 8 && std::is_same_v<T, BFloat16>&& HWY_TARGET == HWY_AVX3_DL;
 
-/// Bits of bfloat16's mantissa below the last bit of F's.
+/// Number of bits of bfloat16's mantissa below the last bit of F's mantissa.
 template <FloatFormat F>
 inline constexpr int kBelowMantissa = BFloat16::kMantissaBits - F::kMantissaBits;
 
 /// Distance of F's smallest normal number from the floor at which EncodeByTable begins to count, in
 /// patterns of bfloat16. M + 1 binades lie between that number and half of F's smallest number,
-/// which rounds to 0. The floor is the first pattern of a step; that half is the last one.
+/// which rounds to 0. The floor is the first pattern of step 0; this half is the last one.
 template <FloatFormat F>
 inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat16::kMantissaBits) -
                                              1u + (1u << kBelowMantissa<F>);
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 
-// clang warns of a target's attribute that no function takes, so that it begins here.
+// Begins here, because clang warns of a target's attribute that applies to no function.
 #if HWY_TARGET == HWY_AVX3_DL
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// First multiple of a binade's distances above the distance of the smallest normal number.
+/// Smallest multiple of a binade's distances that is above the smallest normal number's distance.
 template <FloatFormat F>
 inline constexpr std::uint32_t kNormalDistance = ((kStepsBelow<F> >> BFloat16::kMantissaBits) + 1)
                                                  << BFloat16::kMantissaBits;
 
 /// Fills the tables of EncodeSteps. code_at(distance) returns F's code of an item, whose distance
-/// is at most kNormalDistance + kExcesses - 1. Requires: a step up to the smallest normal number
-/// has at most two codes. Step: the distance without its lowest kBelowMantissa bits.
+/// is at most kNormalDistance + kExcesses - 1. A step is a distance without its lowest
+/// kBelowMantissa bits. Requires: a step up to the smallest normal number has at most two codes.
 ///   excess: by the lowest bits of a normal number's distance, its step less its code
-///   code:   by step, of its first item; 0 above the smallest normal number
-///   last:   by step, the distance of the last item with that code
+///   code:   by step, the code of its first item; 0 above the smallest normal number
+///   last:   by step, the low byte of the last distance with that code; 0xFF above
 template <FloatFormat F, std::size_t kExcesses, class CodeAt>
 constexpr void FillSteps(const CodeAt& code_at, std::uint8_t (&excess)[kExcesses],
                          std::uint8_t (&code)[64], std::uint8_t (&last)[64]) {
@@ -72,8 +72,8 @@ constexpr void FillSteps(const CodeAt& code_at, std::uint8_t (&excess)[kExcesses
   }
 }
 
-/// The tables of EncodeSteps for power-of-two scales. Distance: an item's magnitude pattern less
-/// PowerConstants::Floor, or 0 if it is below that. Some of E4M3's:
+/// Tables of EncodeSteps for power-of-two scales. Distance: an item's magnitude pattern less
+/// PowerConstants::Floor, or 0 if the pattern is below the floor. Examples of E4M3:
 ///
 ///   distance   value                    step   code
 ///   15         2^-10, a tie             0      0
@@ -101,9 +101,9 @@ struct StepTables {
 
 /// Encodes finite bfloat16 by their distances from a floor (StepTables). 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
-/// A normal code is the step less an excess, which the lowest bits of the distance determine. A
-/// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest
-/// normal number the first rule gives less, above it the second: the larger of both is the code.
+/// A normal number's code is its step less an excess, which the lowest bits of the distance
+/// determine. A smaller number's code is that of its step's first item, or 1 more past a bound.
+/// Each rule gives at most the code for the other numbers, so the larger result is the code.
 /// excess_of(below) returns the excesses of the distances' low bytes; `code` and `last` are
 /// StepTables' tables of 64 steps.
 template <FloatFormat F, class ExcessOf>

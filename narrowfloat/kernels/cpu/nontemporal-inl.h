@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Copies as std::memcpy does, which compilers turn into a slow string instruction between vector
-/// code.
+/// Copies as std::memcpy does. Compilers turn a std::memcpy between vector code into a slow string
+/// instruction.
 HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -37,7 +37,7 @@ HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
   for (std::size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(from + i, 0, 2);
 }
 
-/// Copies whole lines with stores that bypass the caches.
+/// Copies whole lines with stores that bypass the caches. Requires: `to` begins at a line.
 HWY_INLINE void CopyLinesNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
   for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
@@ -46,8 +46,8 @@ HWY_INLINE void CopyLinesNontemporal(const std::byte* from, std::size_t count, s
   }
 }
 
-/// Copies any run with stores that bypass the caches, except for the partial lines at its ends:
-/// memory would be read to fill each of these.
+/// Copies any run with stores that bypass the caches, except for the partial lines at its ends: to
+/// fill a partial line, such a store would read memory.
 HWY_NOINLINE inline void CopyUnevenNontemporal(const std::byte* from, std::size_t count,
                                                std::byte* to) {
   const std::size_t head = std::min(count, BytesToLine(to));
@@ -69,9 +69,9 @@ HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::b
 struct VectorWriter {
   std::uint8_t* to;
   bool nontemporal = false;  // uses non-temporal stores
-  bool is_shifted = false;   // `to` is then not aligned to HWY_MAX_BYTES
+  bool is_shifted = false;   // is non-temporal, and `to` is not aligned to HWY_MAX_BYTES
 
-  /// Stores a vector `at` bytes after `to`. Requires: non-temporal vectors are aligned there.
+  /// Stores a vector at to + at. Requires: if nontemporal, this address is aligned to the vector.
   template <class D>
   HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
     auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
@@ -82,25 +82,25 @@ struct VectorWriter {
   HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, is_shifted}; }
 };
 
-/// Writes a run that begins inside a vector of kBytes in memory with non-temporal stores of whole
-/// vectors: each holds the end of one vector that was put and the beginning of the next. Stores of
-/// kNontemporalAlignment each took up to twice as long (docs/performance.md).
+/// Writes a run that begins inside a vector of kBytes in memory. Uses non-temporal stores of whole
+/// aligned vectors: each store has the end of one vector passed to Put and the beginning of the
+/// next one. Stores of kNontemporalAlignment each took up to twice as long (docs/performance.md).
 /// Worked example: kBytes 64, a run from address 16 on. The first vector's first 48 bytes go to 16,
-/// its last 16 and 48 of the second to 64, and so on; Finish writes the last 16 of the last.
+/// its last 16 and the second vector's first 48 to 64. Finish writes the last vector's last 16.
 template <std::size_t kBytes>
 class ShiftedWriter {
   using D = hn::CappedTag<std::uint64_t, kBytes / 8>;
   using V = hn::Vec<D>;
 
  public:
-  /// Requires: `to` is aligned to kNontemporalAlignment, not to kBytes.
+  /// Requires: `to` is aligned to kNontemporalAlignment, but not to kBytes.
   explicit HWY_INLINE ShiftedWriter(std::uint8_t* to)
       : past_(reinterpret_cast<std::uintptr_t>(to) % kBytes), next_(to) {
     NF_DCHECK(past_ != 0 && past_ % cpu::kNontemporalAlignment == 0);
     hn::Store(hn::Iota(D(), (kBytes - past_) / 8), D(), order_);
   }
 
-  /// Writes the vector that follows the last one. A shorter vector must be the run's last.
+  /// Writes the next vector of the run. A vector shorter than kBytes must be the run's last.
   template <class DPart>
   HWY_INLINE void Put(DPart d, hn::Vec<DPart> vector, std::size_t /*at*/) {
     if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<DPart>) < kBytes) {
@@ -119,14 +119,14 @@ class ShiftedWriter {
     }
   }
   HWY_INLINE ShiftedWriter& From(std::size_t /*at*/) { return *this; }
-  /// Writes what is held of the last vector.
+  /// Writes the rest of the last vector.
   HWY_INLINE void Finish() {
     if (holds_) StoreBlocks(hn::Load(D(), held_), kBytes - past_, past_, next_ - past_);
     holds_ = false;
   }
 
  private:
-  /// Returns the last past_ bytes of the vector that is held and the first ones of `bits`.
+  /// Returns the last past_ bytes of held_, and then the first bytes of `bits`.
   HWY_INLINE V Joined(V bits) const {
     const D d;
     const V held = hn::Load(d, held_);
@@ -139,7 +139,7 @@ class ShiftedWriter {
     static_assert(kBytes <= 2 * cpu::kNontemporalAlignment || HWY_TARGET <= HWY_AVX3);
     return hn::ConcatLowerUpper(d, bits, held);
   }
-  /// Stores `count` bytes of a vector from byte `from` on, as non-temporal blocks.
+  /// Stores `count` bytes of a vector, from byte `from` on, as blocks of kNontemporalAlignment.
   static HWY_INLINE void StoreBlocks(V bits, std::size_t from, std::size_t count,
                                      std::uint8_t* to) {
     const hn::FixedTag<std::uint8_t, cpu::kNontemporalAlignment> d;
@@ -150,15 +150,15 @@ class ShiftedWriter {
       hn::Stream(hn::Load(d, bytes + i), d, to + i);
   }
 
-  std::size_t past_;    // bytes from the beginning of a vector in memory to the run
-  std::uint8_t* next_;  // where the next vector that is put begins
+  std::size_t past_;    // bytes from a multiple of kBytes to the run
+  std::uint8_t* next_;  // address of the next vector
   bool holds_ = false;
   // Arrays, because SVE allows no vector as a member.
   alignas(kBytes) std::uint64_t held_[kBytes / 8];   // the last vector
-  alignas(kBytes) std::uint64_t order_[kBytes / 8];  // of Joined: indices into both vectors
+  alignas(kBytes) std::uint64_t order_[kBytes / 8];  // of Joined: indices into held_ and `bits`
 };
 
-/// Returns the writer of a run. Requires: IsNontemporalAligned(to), if it is to be non-temporal.
+/// Returns the writer of a run. Requires: if `nontemporal`, IsNontemporalAligned(to).
 HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
   NF_DCHECK(!nontemporal || cpu::IsNontemporalAligned(to));
   const bool is_shifted = HWY_MAX_BYTES > cpu::kNontemporalAlignment && nontemporal &&
@@ -166,8 +166,8 @@ HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
   return {reinterpret_cast<std::uint8_t*>(to), nontemporal, is_shifted};
 }
 
-/// Calls write(writer) with the writer of a run whose vectors, of kBytes each, follow each other.
-/// The call for runs that are aligned is compiled apart, so that it costs nothing there.
+/// Calls write(writer) with a writer of adjacent vectors of kBytes each. The call for aligned runs
+/// is compiled separately, so that shifting costs nothing there.
 template <std::size_t kBytes = HWY_MAX_BYTES, class Write>
 HWY_INLINE void WithWriter(const VectorWriter& out, const Write& write) {
   if constexpr (kBytes > cpu::kNontemporalAlignment) {

@@ -9,8 +9,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// Encodes Lanes(D16()) items from the i-th on; units of kPackUnit of them have a scale each.
-/// Returns codes in the top bits of lanes, zeros below.
+/// Encodes Lanes(D16()) items from the i-th on; each unit of kPackUnit items has one scale. Returns
+/// codes in the top bits of lanes, zeros below.
 template <class T, class Coder>
 HWY_INLINE hn::Vec<D16> TopCodes(const std::byte* in, std::size_t i, const float* scales,
                                  const Coder& coder) {
@@ -45,8 +45,8 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
   const D16 d16;
   const D32 d32;
   const std::size_t lanes = hn::Lanes(d16);
-  // Joins two codes in the top byte of 32-bit lanes, then two such bytes in the top bytes of 16-bit
-  // lanes.
+  // `bytes` joins two codes in the top byte of 32-bit lanes; `pairs` joins two vectors of such
+  // bytes in the top bytes of 16-bit lanes.
   const auto bytes = [&](std::size_t i) NF_INLINE_ATTR {
     const auto codes = hn::BitCast(d32, at(i * lanes));
     return hn::Or(codes, hn::ShiftLeft<12>(codes));
@@ -60,9 +60,9 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
 }
 
 #if HWY_ARCH_X86
-/// EncodeMagnitudes' multiplier with a whole offset in the lower half of the sum, where that has
-/// only the offset's lowest bits: the half is negative, and adding the exponent's share leaves the
-/// code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps less 2 * 149,
+/// EncodeMagnitudes' multiplier with the whole offset in the lower half of the sum, not only its
+/// lowest bits. That half is then negative, and adding e << M cancels the offset: the lane has the
+/// code and zeros above it. Worked example, 1.5: e is 149, the lower half is 3 steps less 2 * 149,
 /// and 3 - 298 + 2 * 149 = 3, which is 1.5.
 inline constexpr float kWholeMultiplier = [] {
   constexpr std::uint32_t kField = EncodeRule<E2M1>::kField;
@@ -70,10 +70,10 @@ inline constexpr float kWholeMultiplier = [] {
   return std::bit_cast<float>((kField << 23) + (kOffset & 0xFFFFu));
 }();
 
-/// The roundings of PackFinite return E2M1's codes of value * scale, shifted left by kShift; the
-/// other bits of the 32-bit lanes are 0. `i` is the index of the first 16-bit item, of which the
-/// values are the even ones or the odd ones. Require: no value is negative or NaN.
-/// To nearest: the product must not round to more than the largest code. 5 ops.
+/// Roundings of PackFinite: Codes returns E2M1's codes of value * scale, shifted left by kShift;
+/// the other bits of the 32-bit lanes are 0. `value` has the even or (kOdd) the odd ones of 16-bit
+/// items, `i` is the index of the first of these items. Requires: no value is negative or NaN.
+/// NearestWhole: to nearest. Requires: no product rounds to more than the largest code. 5 ops.
 struct NearestWhole {
   template <int kShift, bool kOdd>
   HWY_INLINE auto Codes(hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t /*i*/) const {
@@ -83,9 +83,9 @@ struct NearestWhole {
   }
 };
 #if HWY_TARGET <= HWY_AVX3
-/// Stochastically: rounds as AddDither and TruncateToE2M1 do, but truncates while it adds
-/// EncodeMagnitudes' multiple of the power of two. Other instruction sets cannot set the rounding
-/// of one operation. 11 ops.
+/// StochasticWhole: rounds as AddDither and TruncateToE2M1 do, but truncates while it adds
+/// EncodeMagnitudes' multiple of the binade. Other instruction sets cannot set the rounding of one
+/// operation. 10 ops for even items, 11 for odd ones.
 struct StochasticWhole {
   const std::uint8_t* random;
 
@@ -106,14 +106,14 @@ struct StochasticWhole {
 };
 #endif
 
-/// Encodes and packs 2 * Lanes(D8()) finite items: joins the codes of an even item and of the odd
-/// one after it in the 32-bit lane of both, and narrows these. The signs are narrowed by
-/// themselves. To nearest 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
+/// Encodes and packs 2 * Lanes(D8()) finite items. Joins the codes of an even item and of the next
+/// item in their 32-bit lane, then narrows the lanes. Narrows the signs separately. To nearest 70
+/// ops for bfloat16; PackCodes of Encode16 takes 85.
 template <class T, class Rounding>
 HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
                                   const Rounding& rounding) {
-  constexpr int kShift = 6;                  // the smallest one that CodeOfSum can do
-  static_assert(255u << kShift <= 0x7FFFu);  // what ReorderDemote2To leaves as it is
+  constexpr int kShift = 6;                  // the smallest one that CodeOfSum supports
+  static_assert(255u << kShift <= 0x7FFFu);  // ReorderDemote2To keeps such values
   const D8 d8;
   const D16 d16;
   const hn::RebindToSigned<D16> di16;
@@ -124,8 +124,8 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
   const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
     const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
     const auto scale = SpreadScales<cpu::kPackUnit / 2>(DF(), scales, i * lanes / 2);
-    // An addition would do, too. clang 14 fuses it with CodeOfSum's multiplication into an
-    // instruction of AVX-VNNI, which processors with AVX-512 VNNI alone (Zen 4) do not have.
+    // Or, not Add: clang 14 fuses an addition with CodeOfSum's multiplication into an instruction
+    // of AVX-VNNI. Processors with AVX-512 VNNI alone (Zen 4) do not have it.
     const auto even = WidenEven<T, Inputs::kFinite>(d32, magnitude);
     const auto odd = WidenOdd<T, Inputs::kFinite>(d32, magnitude);
     const std::size_t first = i * lanes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declares the parts of a CPU table that kernel files define, each for the instruction set that it
-// is compiled for: the build sets NF_HWY_TARGET to it. A kernel file includes this header first.
-// cpu/tables.cc collects the parts: it includes this header once for each instruction set.
+// Declares the parts of a CPU table. A kernel file includes this header first and defines some of
+// them for one instruction set: the build sets NF_HWY_TARGET to it. cpu/tables.cc collects the
+// parts: it includes this header once for each instruction set, which the guard permits.
 #if defined(NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
@@ -29,7 +29,7 @@ const ByType<cpu::PackKernels>* PackKernelsTable();
 const cpu::DecodeKernels* DecodeKernelsTable();
 GemmBody GemmFloatsBody();
 std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();
-GemmBody GemmNibblesBody();  // these two on x86 alone
+GemmBody GemmNibblesBody();  // these two only on x86
 PanelPackers GemmNibblePackers();
 ByType<FinishFn> GemmFinishTable();
 

@@ -12,14 +12,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-// A 128-bit block holds one row of a square of 16 x 16 bytes, which is transposed in registers.
+// Side of the squares that are transposed in registers: a 128-bit block holds one row of 16 bytes.
 inline constexpr std::size_t kSquareSide = 16;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square per 128-bit block
 
 /// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
-/// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1, which rotates the index bits
-/// (row, column) of every byte by one. SVE's vectors cannot be in an array.
+/// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1. This rotates the index bits
+/// (row, column) of every byte by one. SVE's vectors cannot be in arrays.
 template <class D, class Next, class V>
 HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, V a5, V a6, V a7,
                            V b0, V b1, V b2, V b3, V b4, V b5, V b6, V b7) {
@@ -33,8 +33,8 @@ HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, 
        hn::InterleaveLower(d, a7, b7), hn::InterleaveUpper(d, a7, b7));
 }
 
-/// Transposes kSquareSide columns of as many rows as a vector has bytes: four rounds exchange row
-/// and column. 64 ops.
+/// Transposes kSquareSide columns of as many rows as a vector has bytes. Four calls of Interleave
+/// exchange the bits of row and column. 64 ops.
 HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
                                  std::size_t out_stride) {
   const D8Squares d;

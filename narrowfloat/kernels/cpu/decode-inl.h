@@ -15,9 +15,9 @@ constexpr float PowerOfTwo(int exponent) {
 
 #if HWY_TARGET <= HWY_AVX2
 
-/// Decodes two vectors of values. A code's bits, shifted to where float16 has its exponent and
-/// mantissa, are the value times 2^(bias-15), which the processor widens exactly, subnormals
-/// included. 11 ops.
+/// Decodes two vectors of values. A code's bits, shifted to float16's exponent and mantissa, are
+/// the value times 2^(bias-15). The processor widens this product exactly, subnormals included. 11
+/// ops for E4M3, fewer for other formats.
 template <FloatFormat F>
 HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
   const DF df;
@@ -29,7 +29,7 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
   constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
   auto half = hn::ShiftLeft<kCodeShift<F> >(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
   if constexpr (kShorter > 0) {
-    // Shifting the sign in keeps it at the top; its copies below are cleared.
+    // The arithmetic shift keeps the sign at the top; kClear removes its copies below.
     constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
     half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
                    hn::Set(d16, kClear));
@@ -51,8 +51,8 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 
 #else
 
-/// Decodes two vectors of values. The bits of a code, shifted to where binary32 has its exponent
-/// and mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 10
+/// Decodes two vectors of values. A code's bits, shifted to binary32's exponent and mantissa, are
+/// the value times 2^(bias-127), subnormals included. The product with 2^(127-bias) is exact. 10
 /// ops for a vector, 7 for E2M1.
 template <FloatFormat F>
 HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
@@ -78,7 +78,7 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 
 #endif
 
-/// Returns value * scale_inv; every NaN becomes the one quiet NaN.
+/// Returns value * scale_inv, with the one quiet NaN for every NaN.
 HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
   const DF df;
   const auto product = hn::Mul(value, scale_inv);
@@ -86,7 +86,7 @@ HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
                         hn::BitCast(df, hn::Set(D32(), kFloatNan)));
 }
 
-/// Rounds canonical values to T.
+/// Rounds values to T: those of `low`, then those of `high`. Requires: a NaN is kFloatNan.
 template <class T>
 HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
   [[maybe_unused]] const DF df;
@@ -99,14 +99,14 @@ HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
     return hn::ConcatOdd(d16, rounded(high), rounded(low));
   } else {
 #if HWY_TARGET <= HWY_AVX2
-    // The processor rounds to nearest-even, whatever the caller's mode, and keeps subnormals; the
-    // one quiet NaN stays one.
+    // The processor rounds to nearest-even in any rounding mode of the caller, and keeps subnormals
+    // and the one quiet NaN.
     const hn::Rebind<hwy::float16_t, DF> df16;
     const hn::Half<D16> dh;
     return hn::Combine(d16, hn::BitCast(dh, hn::DemoteTo(df16, high)),
                        hn::BitCast(dh, hn::DemoteTo(df16, low)));
 #else
-    // Limits to twice the largest power of two, whose code is infinity's.
+    // Limits magnitudes to twice T's largest power of two, whose code is infinity's.
     const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
       const auto bits = hn::BitCast(d32, value);
       const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
@@ -136,8 +136,8 @@ HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
   }
 }
 
-/// Permutes 8-byte units so that a following InterleaveLower and InterleaveUpper, which work within
-/// 128-bit blocks, yield memory order.
+/// Permutes 8-byte units, so that a following InterleaveLower and InterleaveUpper yield memory
+/// order although both work within 128-bit blocks.
 HWY_INLINE hn::Vec<D8> InterleavingOrder(hn::Vec<D8> codes) {
   const hn::Repartition<std::uint64_t, D8> d64;
   constexpr std::size_t kUnits = hn::MaxLanes(d64);

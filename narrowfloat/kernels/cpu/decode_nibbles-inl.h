@@ -9,24 +9,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// Steps of NibbleTables: a vector of codes, at most 256 bits of it.
+/// Tag of the vectors of codes that a step of NibbleTables decodes, of at most 256 bits.
 using DNibbles = hn::CappedTag<std::uint8_t, 32>;
 
-/// Tables of the products of E2M1's 16 codes and the scale of each 16 items, rounded to T: byte k
-/// of a 128-bit block is a byte of code k's product. Products by 1/2, 1, 2, 4 and by 3/2, 3, 6
-/// differ by their exponents alone while they are normal, so the products by 4 and by 6 give all.
-/// Worked example: scale 3 as bfloat16 has 12 (0x4140) and 18 (0x4190). Code 0xB (-1.5) is 18 less
-/// two exponents, 0x4090, with the sign 0xC090 (-4.5).
+/// Tables of the products of E2M1's 16 codes and the scale of 16 items, rounded to T: byte k of a
+/// 128-bit block is the low or the high byte of code k's product. Normal products by 1/2, 1, 2 and
+/// 4 differ by their exponents alone; so do products by 3/2, 3 and 6. The products by 4 and by 6
+/// thus give all. Worked example: scale 3 as bfloat16 has 12 (0x4140) and 18 (0x4190). Code 0xB
+/// (-1.5) is 18 less two exponents, 0x4090, with the sign 0xC090 (-4.5).
 template <class T>
 struct NibbleTables {
   static constexpr std::uint32_t kExponent = 1u << T::kMantissaBits;
-  /// By code: the sign, where the upper byte of an item has it.
+  /// By code: the sign, at its place in the upper byte of an item.
   alignas(16) static constexpr std::uint8_t kSign[16] = {
       0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
   static constexpr std::size_t kMostPairs = cpu::kDecodeRun / 16 + hn::MaxLanes(DF());
 
-  /// Calls store(j, products by 4, by 6) for each Lanes(DF()) of `count` scales. Returns false if a
-  /// product is neither normal nor one of the scale +0. 10 ops.
+  /// Calls store(j, products by 4, by 6) for each Lanes(DF()) of `count` scales. Returns true if
+  /// each scale is +0, or is positive and has normal products alone. 10 ops and those of RoundTo.
   template <class Store>
   static HWY_INLINE bool Products(const float* scales, std::size_t count, const Store& store) {
     const DF df;
@@ -47,7 +47,7 @@ struct NibbleTables {
     return hn::AllTrue(df, served);
   }
 
-  /// Stores the products of each scale in a pair, that by 4 in the low half. Returns as Products.
+  /// Stores each scale's products as a pair, by 4 in the low half. Returns as Products does.
   static HWY_INLINE bool Pairs(const float* scales, std::size_t count, std::uint32_t* pairs) {
     const D32 d32;
     return Products(scales, count, [&](std::size_t j, auto fours, auto sixes) NF_INLINE_ATTR {
@@ -73,12 +73,12 @@ struct NibbleTables {
                                        const std::uint16_t* products, const VectorWriter& out) {
     const D8 d8;
     const D16 d16;
-    // By code: by how many exponents the product exceeds the item. For 0 more than any product has,
-    // so that the subtraction saturates.
+    // By code: the number of exponents by which the product exceeds the item. For code 0 this is
+    // more than any product has, so that the subtraction saturates.
     constexpr std::uint8_t kAll = 0xFF >> (T::kMantissaBits - 7);
     alignas(16) static constexpr std::uint8_t kDown[16] = {kAll, 3, 2, 2, 1, 1, 0, 0,
                                                            kAll, 3, 2, 2, 1, 1, 0, 0};
-    // By code: 0xFF if the product is that by 6, 0 if it is that by 4.
+    // By code: 0xFF if the item is computed from the product by 6, 0 if from that by 4.
     alignas(16) static constexpr std::uint8_t kIsSix[16] = {0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF,
                                                             0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF};
     const auto downs = hn::LoadDup128(d8, kDown), are_six = hn::LoadDup128(d8, kIsSix),
@@ -113,8 +113,8 @@ struct NibbleTables {
     const hn::Repartition<std::uint16_t, DNibbles> d16;
     const hn::Repartition<std::uint32_t, DNibbles> d32;
     const hn::Rebind<std::uint8_t, decltype(d16)> d_packed;
-    // By 16-bit lane, whose product is by 4 or by 6 in turn: the number to subtract for the
-    // magnitudes 0.5, 0, 1, 1.5, 2, 3, 4 and 6. The tables below put them in the order of codes.
+    // By 16-bit lane, which holds the products by 4 and by 6 in turn: the number to subtract for
+    // the magnitudes 0.5, 0, 1, 1.5, 2, 3, 4 and 6. kLow and kHigh put them in the order of codes.
     constexpr auto e = static_cast<std::uint16_t>(kExponent);
     alignas(16) static constexpr std::uint16_t kDown[8] = {3 * e, 0xFFFF, 2 * e, 2 * e, e, e, 0, 0};
     alignas(16) static constexpr std::uint8_t kLow[16] = {2, 0, 4, 6, 8, 10, 12, 14,
@@ -135,7 +135,7 @@ struct NibbleTables {
           const auto products = hn::BitCast(d8, hn::SaturatedSub(spread, down));
           const auto low = hn::TableLookupBytes(products, low_bytes);
           const auto high = hn::Or(hn::TableLookupBytes(products, high_bytes), signs);
-          // 0x00BA becomes 0x0BBA, whose low nibbles are the two codes.
+          // 0x00BA becomes 0x0BBA. The low nibbles of its two bytes are the codes A and B.
           const auto bytes = hn::PromoteTo(d16, hn::LoadU(d_packed, in));
           const auto codes =
               hn::And(hn::BitCast(d8, hn::Or(bytes, hn::ShiftLeft<4>(bytes))), nibble);

@@ -20,9 +20,9 @@ HWY_INLINE const std::uint8_t* Bytes(const std::byte* at) {
   return reinterpret_cast<const std::uint8_t*>(at);
 }
 
-/// Calls step(codes, i, writer) for each kStep items of a run whose item i is in byte
-/// i / kPerByte, the last ones from and to memory of whole steps. A step puts vectors of kVector
-/// bytes.
+/// Calls step(codes, i, writer) for each kStep items of a run, where item i is in byte i /
+/// kPerByte. Stages the last items in memory of a whole step. A step puts vectors of kVector bytes.
+/// Requires: `count` is a multiple of kPerByte.
 template <class T, std::size_t kStep, std::size_t kPerByte, std::size_t kVector = HWY_MAX_BYTES,
           class Step>
 HWY_INLINE void ForEachStep(const std::byte* codes, std::size_t count, const VectorWriter& out,
@@ -40,14 +40,14 @@ HWY_INLINE void ForEachStep(const std::byte* codes, std::size_t count, const Vec
   std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
 }
 
-/// True if codes of F are decoded to T by CodeTable.
+/// True if CodeTable decodes codes of F to T.
 template <FloatFormat F, class T>
 inline constexpr bool kHasTable = kBits<F> == 8 && kItemSize<T> == 2;
 
 /// Table that decodes 8-bit codes to 16-bit items. The index is the code's magnitude if that is
-/// below 2^(M+1), else its mantissa with exponent 1; the remaining exponent is added to the
-/// exponent field of the entry. This is exact for all codes if it is so for the smallest normal one
-/// and the largest.
+/// below 2^(M+1), else its mantissa with exponent 1. The rest of the code's exponent is added to
+/// the entry's exponent field. This is exact for all codes if it is exact for the smallest normal
+/// code and for the largest code.
 /// Worked example, E4M3 to bfloat16 under scale 1: code 0x4A (5.0) has index 0b1010 (1.25 * 2^-6,
 /// 0x3CA0) and exponent 0x4A - 0xA = 8 << 3, which adds 8 << 7: 0x40A0.
 template <FloatFormat F, class T>
@@ -60,8 +60,8 @@ struct CodeTable {
 };
 
 /// Decodes `count` codes of one byte each by a table. finish(magnitude, i) returns the items'
-/// magnitudes of the Lanes(D16()) items from i on. Returns false if a code is NaN or infinite: the
-/// items then do not count. 19 ops for Lanes(D8()) items, and those of `finish`.
+/// magnitudes of the Lanes(D16()) items from i on. Returns false if a code is NaN or infinite:
+/// items are then undefined. 22 ops for Lanes(D8()) items, and those of `finish`.
 template <FloatFormat F, class T, class Finish>
 HWY_INLINE bool DecodeByTable(const CodeTable<F, T>& table, const std::byte* codes,
                               std::size_t count, const VectorWriter& out, const Finish& finish) {
@@ -135,8 +135,8 @@ HWY_INLINE bool DecodeByMagnitude(const MagnitudeTable& table, const std::byte* 
 }
 #endif
 
-/// Returns true if UniformTable serves the scale. From one binade above T's subnormals on, products
-/// round alike in every binade.
+/// Returns true if UniformTable supports the scale. From one binade above T's subnormals on,
+/// products round alike in every binade.
 template <FloatFormat F, class T>
 HWY_INLINE bool HasUniformTable(float scale) {
   constexpr float kSmallest = narrowfloat::Decode<F>(CodeTable<F, T>::kSmallestNormal);
@@ -180,9 +180,9 @@ HWY_INLINE bool DecodeByUniformTable(const CodeTable<F, T>& table, const std::by
                              [](auto magnitude, std::size_t) NF_INLINE_ATTR { return magnitude; });
 }
 
-/// Power-of-two scales whose products are normal numbers of T: the exponent of the scale is added
-/// to that of the entry. Zero must stay zero: nonzero entries are stored plus kLift, and
-/// subtracting the scale's power, kLift minus the exponent, saturates at 0 for the zero entry.
+/// Tables for power-of-two scales whose products are normal numbers of T: the scale's exponent is
+/// added to the entry's exponent. Zero must stay zero: other entries are stored plus kLift.
+/// Subtracting the scale's power, kLift minus its exponent, saturates at 0 for the entry 0.
 template <FloatFormat F, class T>
 struct PowerTable {
   /// Returns the code of T for a code of F.
@@ -196,8 +196,8 @@ struct PowerTable {
   static constexpr std::uint32_t kUp = (T::kMaxCode - CodeIn(F::kMaxCode)) >> T::kMantissaBits;
   static constexpr std::uint32_t kSmallestScale = (127u - kDown) << 23;
   static constexpr std::uint32_t kLargestScale = (127u + kUp) << 23;
-  /// Returns a table whose entries 1 to `last` are T's codes of the same values plus kLift; the
-  /// others are 0.
+  /// Returns a table whose entries 1 to `last` are T's codes of the values of F's codes, plus
+  /// kLift; the other entries are 0.
   template <class Table>
   static constexpr Table Lifted(std::uint32_t last) {
     Table table;
@@ -269,7 +269,7 @@ struct PowerTable {
     return hn::BitCast(DF(), hn::Add(one, hn::ShiftLeft<23 - T::kMantissaBits>(exponent)));
   }
 
-  /// Decodes with power_at(i), the powers of the Lanes(D16()) items from i on; as DecodeByTable.
+  /// Decodes as DecodeByTable does; power_at(i) returns the powers of Lanes(D16()) items from i on.
   template <class PowerAt>
   static HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const VectorWriter& out,
                                 const PowerAt& power_at) {
@@ -283,8 +283,8 @@ struct PowerTable {
   }
 };
 
-/// Decodes 8-bit codes to 16-bit items by tables. Returns false if the tables do not serve a scale
-/// or a code: the items then do not count.
+/// Decodes 8-bit codes to 16-bit items by tables. Returns false if the tables do not support a
+/// scale or a code: the items are then undefined.
 template <FloatFormat F, class T>
 HWY_INLINE bool DecodeBlocksByTables(const std::byte* codes, std::size_t count, const float* scales,
                                      int shift, const VectorWriter& out) {

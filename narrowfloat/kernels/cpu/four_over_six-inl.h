@@ -14,14 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// Ways to compute the difference of an item from its decoded code: both are multiplied by the
-/// scale of all blocks, or the code's value is divided by it. kByQuotients divides once per block
-/// for the codes 1 and 1.5. All other codes are these times a power of two, and their rounded
-/// quotients are too. Requires for kByQuotients: all numbers are normal in fp32. A code times its
-/// block's value is 0 or from 2^-10 to 2688.
+/// Ways to compute the difference of an item and its decoded code. kMultiplied: in the range of
+/// codes and scales, where the item is multiplied by `encode`. kDivided: in the range of items;
+/// divides by full_range. kByQuotients: kDivided, but divides once per block for the codes 1 and
+/// 1.5. Other codes and their rounded quotients are these times a power of two. Requires: all
+/// numbers are normal in fp32. A code times its block's value is 0 or from 2^-10 to 2688.
 enum class Difference { kMultiplied, kDivided, kByQuotients };
 
-/// Magnitudes of items, those of a block one below the other.
+/// Magnitudes of items: of[i][j] is item i of block or column j.
 struct StagedItems {
   alignas(64) float of[cpu::kPackUnit][cpu::kPackPlaces];
 };
@@ -38,9 +38,9 @@ HWY_INLINE void StoreParts(D df, hn::Vec<D> parts, float* to, std::size_t stride
   }
 }
 
-/// Stages the magnitudes of a row of `blocks` adjacent blocks, items[i] for the i-th of each block:
-/// transposes squares of 4 x 4 items of four blocks. 2 ops for a vector that goes in. Blocks past
-/// the last one, up to a whole vector of them, get its items.
+/// Stages the magnitudes of a row of `blocks` adjacent blocks: transposes squares of 4 x 4 items of
+/// four blocks. 2 ops for a vector that goes in. Blocks past the last one, up to a whole vector of
+/// blocks, get the last one's items.
 template <class T>
 HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& items) {
   constexpr std::size_t kSquare = 4;
@@ -69,7 +69,7 @@ HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& 
   }
 }
 
-/// Returns true if the amaxes of the lines of all places are from `lowest` to `highest`.
+/// Returns true if the line amaxes of all blocks or columns are from `lowest` to `highest`.
 HWY_INLINE bool AmaxesAreWithin(float lowest, float highest, std::size_t count,
                                 const cpu::TwoLevelFactors& factors) {
   const DF df;
@@ -83,8 +83,8 @@ HWY_INLINE bool AmaxesAreWithin(float lowest, float highest, std::size_t count,
 }
 
 /// Computes the sums of the errors of the first `positions` staged items for both candidates, with
-/// the operations of Nvfp4Rule::Error on magnitudes: an item's sign changes the sign of its
-/// difference only. kByQuotients: 12 ops for a vector of items and a candidate.
+/// the operations of Nvfp4Rule::Error on magnitudes: an item's sign only changes the sign of its
+/// difference. kByQuotients: 12 ops for a vector of items and a candidate.
 template <Difference kDifference, bool kSquares>
 HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std::size_t count,
                             const cpu::TwoLevelFactors& factors, float full_range,
@@ -96,7 +96,7 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
     const auto encode = hn::Load(df, factors.encode + j), amax = hn::Load(df, factors.amax + j);
     const auto decoded = [&](hn::Vec<DF> scaled)
                              NF_INLINE_ATTR { return hn::Div(hn::Mul(scaled, amax), range); };
-    // `one` and `three_halves` are what these codes decode to.
+    // `one` and `three_halves` are the decoded values of the codes 1 and 1.5.
     const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value, hn::Vec<DF> one,
                           hn::Vec<DF> three_halves) NF_INLINE_ATTR {
       const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>));
@@ -151,16 +151,16 @@ HWY_INLINE void ComputeErrors(const StagedItems& items, std::size_t positions, s
 }
 
 #if HWY_TARGET <= HWY_AVX3
-// Errors estimated in fixed point decide most blocks: an error is about the distance of the product
-// from the nearest number of E2M1, divided by the scale. 28 ops for 32 items of a row, where
+// Errors that are estimated in fixed point decide most blocks: an error is about the distance of
+// the product from the nearest number of E2M1, divided by the scale. 28 ops for 32 items of a row.
 // AddErrors and staging take 60.
 
-/// Bits behind the point of products in 16-bit lanes, which are below 8.
+/// Fraction bits of fixed-point products in 16-bit lanes. Requires: products are below 8.
 inline constexpr int kFractionBits = 12;
 
-/// Multiplies pairs of items by a scale each, and returns the sum of both products' distances from
-/// the nearest numbers of E2M1, or of the squares of these distances, in units of 2^-kFractionBits.
-/// Requires: products are from 0 to below 8. 9 ops.
+/// Returns for each pair of items the sum of both distances of a product with `scale` from the
+/// nearest number of E2M1, or of the squares of these distances. Units: 2^-kFractionBits, squared
+/// for squares. Requires: products are from 0 to below 8. 9 ops.
 template <bool kSquares>
 HWY_INLINE hn::Vec<DI> DistancesOfPairs(hn::Vec<DF> first, hn::Vec<DF> second, hn::Vec<DF> scale) {
   const DF df;
@@ -174,7 +174,7 @@ HWY_INLINE hn::Vec<DI> DistancesOfPairs(hn::Vec<DF> first, hn::Vec<DF> second, h
     }
     return nearest;
   }();
-  // The last bit of the sum is one unit, and its lower half the rounded product.
+  // The last bit of the sum is one unit. Its lower half is the rounded product in units.
   const auto base = hn::Set(df, static_cast<float>(1 << (23 - kFractionBits)));
   const auto low = hn::BitCast(di16, hn::MulAdd(first, scale, base));
   const auto high = hn::ShiftLeft<16>(hn::BitCast(DI(), hn::MulAdd(second, scale, base)));
@@ -194,15 +194,15 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
 }
 
 /// Implements CompareFn: multiplies the second candidate's sums by the ratio of the scales, so that
-/// both sums have one unit. Each sum is one of `lines` lines of 16 items. With amaxes in the range
-/// that it tests, no square of an error overflows, and one that is subnormal rounds by less than
-/// 2^-11 squared units.
+/// both sums have one unit. Each sum is of `lines` lines of 16 items. For amaxes in the tested
+/// range, no square of an error overflows, and a subnormal square rounds by less than 2^-11 squared
+/// units.
 ///
 /// A product in fixed point differs from the exact one by less than 0.52 units: half a unit, and
-/// 0.011 that fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less
-/// than 9, with the roundings of the exact sum. A sum q of n squares differs by at most
-/// 2 * 0.52 * sqrt(n * q) + 0.52^2 * n (Cauchy), for 16 by less than 5 * sqrt(q) + 5. A block of
-/// zeros has equal errors.
+/// 0.011 that fp32 rounds in both computations. A distance differs by as much. A sum of 16
+/// distances differs by less than 9, with the roundings of the exact sum. A sum q of n squares
+/// differs by at most 2 * 0.52 * sqrt(n * q) + 0.52^2 * n (Cauchy), for n = 16 by less than 5 *
+/// sqrt(q) + 5. A block of zeros is never undecided, because its errors are equal.
 template <bool kSquares>
 std::size_t Compare(const cpu::TwoLevelFactors& factors, const cpu::ScaleCandidates& candidates,
                     std::size_t lines, std::size_t count, cpu::CandidateErrors& errors,

@@ -21,8 +21,8 @@ HWY_INLINE bool IsLineAligned(const void* at) {
 }
 
 /// Computes the scales of blocks. Stores `floor` and `multiplier` in the order of blocks, because
-/// one block's scale serves whole vectors; bfloat16's floors twice in 32 bits. About 30 ops for
-/// Lanes(DF()) blocks by E8M0.
+/// whole vectors have one block's scale. Stores bfloat16's floors twice in 32 bits. About 30 ops
+/// for Lanes(DF()) blocks by E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
 bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,
                  const cpu::MicroScales& out) noexcept {
@@ -45,9 +45,9 @@ bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& r
   return IsZero(outside);
 }
 
-/// Computes the scales of columns, one per lane. Stores them in LaneScales' order, but bfloat16's
-/// floors, as 16 bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns by
-/// E8M0.
+/// Computes the scales of columns, one per lane. Stores them in LaneScales' order; stores
+/// bfloat16's floors as 16 bits each, in the order of columns. About 70 ops for 2 * Lanes(DF())
+/// columns by E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
 bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& rule,
                   const cpu::MicroScales& out) noexcept {
@@ -81,7 +81,7 @@ bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& ru
   return IsZero(outside);
 }
 
-/// Widens the lanes of 16 bits of a vector, in the order of the places that they belong to.
+/// Widens 16-bit lanes: the lower and the upper half for kBlocks, else the even and the odd lanes.
 template <Places kPlaces>
 HWY_INLINE void Widen(hn::Vec<D16> lanes, hn::Vec<D32>& first, hn::Vec<D32>& second) {
   const D32 d32;
@@ -95,7 +95,7 @@ HWY_INLINE void Widen(hn::Vec<D16> lanes, hn::Vec<D32>& first, hn::Vec<D32>& sec
   }
 }
 
-/// BlockScales or ColumnScales of bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
+/// Does BlockScales or ColumnScales for bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
 template <Places kPlaces, FloatFormat F>
 bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule& /*rule*/,
                     const cpu::MicroScales& out) noexcept {

@@ -12,11 +12,11 @@ namespace narrowfloat::HWY_NAMESPACE {
 
 using DI = hn::RebindToSigned<DF>;
 
-/// The order of stored scales: that of the blocks, or for columns the one that LaneScales reads.
+/// Order of computed scales: that of the blocks or, for columns, the one that LaneScales reads.
 enum class Places : std::uint8_t { kBlocks, kColumns };
 
-/// Does EncodeE8M0Up for lanes that are not NaN. 6 ops. Adding the largest mantissa carries into
-/// the exponent unless the mantissa is zero; patterns from 1 to that of 2^-127 belong to code 0.
+/// Does EncodeE8M0Up for lanes from 0 to infinity. 7 ops. Adding the largest mantissa carries into
+/// the exponent unless the mantissa is zero. Patterns from 1 to that of 2^-127 have code 0.
 HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
   const DI di;
   const auto bits = hn::BitCast(di, x);
@@ -31,26 +31,26 @@ HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
 /// Power-of-two scales, finite items: leaves the values alone and shifts EncodeMagnitudes' two
 /// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
 /// one multiply per value. The functions compute these constants from the scales' exponent fields,
-/// with 2 to 5 ops each.
+/// with 3 to 5 ops each.
 template <FloatFormat F, class T>
 struct PowerConstants {
   static constexpr auto kBias = static_cast<std::int32_t>(F::kBias);
   static constexpr int kMaxExponent = static_cast<int>(F::kMaxCode >> F::kMantissaBits) - kBias;
-  // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
-  // product leaves fp32's normal numbers, for values that the scale keeps within F.
+  // Bounds of a scale's exponent field. Within them, F's smallest normal number over the scale and
+  // b's product are normal numbers of fp32, for values that the scale keeps within F.
   static constexpr std::int32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
   static constexpr std::int32_t kLargest =
       254 - kBias - (kByTable<F, T> ? F::kMantissaBits + 1 : 0);
 
-  /// Lanes whose scale, a power of two, needs the encoder for any scale, unless the block is all
-  /// zeros.
+  /// Returns the lanes whose scale, a power of two, is out of bounds and needs the encoder for any
+  /// scale. A large scale does not need it if the block is all zeros.
   static HWY_INLINE hn::Mask<DI> IsOutside(hn::Vec<DI> field, hn::Vec<DI> amax) {
     const DI di;
     const auto is_large = hn::And(hn::Gt(field, hn::Set(di, kLargest)), hn::Gt(amax, hn::Zero(di)));
     return hn::Or(hn::Gt(hn::Set(di, kSmallest), field), is_large);
   }
-  /// The pattern of F's smallest normal number over the scale, as an item of T; for EncodeByTable
-  /// kStepsBelow less. float16 is compared after it was widened.
+  /// Returns the pattern of F's smallest normal number over the scale: as bfloat16 for bfloat16,
+  /// else as fp32, because float16 is compared after widening. For EncodeByTable kStepsBelow less.
   static HWY_INLINE hn::Vec<DI> Floor(hn::Vec<DI> field) {
     const DI di;
     const auto exponent = hn::Sub(hn::Set(di, 255 - kBias), hn::Min(field, hn::Set(di, kLargest)));
@@ -59,7 +59,7 @@ struct PowerConstants {
     if constexpr (!kByTable<F, T>) return floor;
     return hn::Sub(floor, hn::Set(di, static_cast<std::int32_t>(kStepsBelow<F>)));
   }
-  /// EncodeRule::kMultiplier for values under the scale: only the offset depends on it.
+  /// Returns EncodeRule::kMultiplier for values under the scale: only the offset depends on it.
   static HWY_INLINE hn::Vec<DF> Multiplier(hn::Vec<DI> field) {
     const DI di;
     constexpr auto kField = static_cast<std::int32_t>(EncodeRule<F>::kField);
@@ -84,7 +84,7 @@ HWY_INLINE void StoreBytes(hn::Vec<DI> lanes, std::byte* to) {
   hn::StoreU(hn::DemoteTo(d8, lanes), d8, reinterpret_cast<std::uint8_t*>(to));
 }
 
-/// Does DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa. 3 ops.
+/// Does DecodeE8M0Reciprocal for code 254 - field: field 0 gives 2^-127, a subnormal. 3 ops.
 HWY_INLINE hn::Vec<DF> PowerOfField(hn::Vec<DI> field) {
   const DI di;
   const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
@@ -92,11 +92,11 @@ HWY_INLINE hn::Vec<DF> PowerOfField(hn::Vec<DI> field) {
   return hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
 }
 
-/// RuleE8M0 and RuleFloat32 compute scales from amaxes, as vectors: what is stored beside the
-/// codes, what items are multiplied by, and, returned, the scales' exponent fields. They add to
+/// RuleE8M0 and RuleFloat32 compute vectors of scales from amaxes. Compute sets `stored` to the
+/// scale_invs and `scale` to the scales, and returns the scales' exponent fields. It marks in
 /// `outside` the lanes that need the encoder for any scale.
 ///
-/// MxRule: the exponent field of the scale 2^(127 - code) is 254 - code. About 15 ops.
+/// RuleE8M0: as MxRule. The exponent field of the scale 2^(127 - code) is 254 - code. About 18 ops.
 template <FloatFormat F, class T>
 struct RuleE8M0 {
   static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& /*rule*/,
@@ -116,7 +116,7 @@ struct RuleE8M0 {
   }
 };
 
-/// RuleE8M0 of bfloat16 amaxes, which stay in 16-bit lanes until fp32 is needed.
+/// Does RuleE8M0 for bfloat16 amaxes, which stay in 16-bit lanes until fp32 is needed.
 template <FloatFormat F>
 struct BFloat16RuleE8M0 {
   using C = PowerConstants<F, BFloat16>;
@@ -125,10 +125,10 @@ struct BFloat16RuleE8M0 {
   static constexpr std::uint32_t kMantissa = (1u << BFloat16::kMantissaBits) - 1;
 
   /// Returns the codes of amaxes, 254 minus the scales' exponent fields: the exponent of amax less
-  /// that of F's largest number, and one more if the mantissa is above its mantissa. RuleE8M0,
-  /// which multiplies by a rounded reciprocal, agrees: equal mantissas give a power of two, and the
-  /// next one is far from it. Adds to `outside` the lanes that need the encoder for any scale:
-  /// whose field is too small, or too large while the amax is not zero. 9 or 10 ops.
+  /// that of F's largest number, plus 1 if amax's mantissa is the larger one. RuleE8M0 multiplies
+  /// by a rounded reciprocal and gives the same codes: equal mantissas give a power of two, and the
+  /// next mantissa is far from it. Marks in `outside` the lanes that need the encoder for any
+  /// scale: the field is too small, or it is too large and the amax is not zero. 9 or 10 ops.
   static HWY_INLINE hn::Vec<D16> Codes(hn::Vec<D16> amax, hn::Vec<D16>& outside) {
     const D16 d16;
     const auto set = [&](std::uint32_t value)
@@ -144,7 +144,7 @@ struct BFloat16RuleE8M0 {
     outside = hn::Or(outside, hn::Or(below, hn::Min(above, amax)));
     return code;
   }
-  /// Does PowerConstants::Floor. 3 ops.
+  /// Does PowerConstants::Floor for codes. 3 ops.
   static HWY_INLINE hn::Vec<D16> Floor(hn::Vec<D16> code) {
     const D16 d16;
     constexpr std::uint32_t kBelow = kByTable<F, BFloat16> ? kStepsBelow<F> : 0;
@@ -158,7 +158,7 @@ struct BFloat16RuleE8M0 {
   static constexpr std::uint16_t kSmallestCode = E8M0::kMaxCode - C::kLargest;
 };
 
-/// ScaleFromAmax, and the scale's inverse in fp32. 2 divisions and about 20 ops.
+/// Does ScaleFromAmax, and computes the scale's inverse in fp32. 2 divisions and about 20 ops.
 template <FloatFormat F, class T>
 struct RuleFloat32 {
   static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& rule,
@@ -175,7 +175,7 @@ struct RuleFloat32 {
     quotient =
         hn::IfThenElse(hn::RebindMask(df, overflows), hn::Set(df, rule.overflow_scale), quotient);
     if (rule.force_pow_2_scales) quotient = hn::And(quotient, hn::BitCast(df, infinity));
-    // Zero, infinity and negative values.
+    // Zero, infinity, NaN and negative values get the scale 1.
     const auto is_positive = hn::And(hn::Gt(bits, hn::Zero(di)), hn::Gt(infinity, bits));
     scale = hn::IfThenElse(hn::RebindMask(df, is_positive), quotient, one);
     stored = hn::BitCast(di, hn::Div(one, scale));
@@ -195,8 +195,8 @@ HWY_INLINE bool IsZero(hn::Vec<DI> lanes) {
   return hn::AllTrue(DI(), hn::Eq(lanes, hn::Zero(DI())));
 }
 
-/// Stores two vectors in the order in which 16-bit items come apart: the even columns' lanes, then
-/// the odd ones'. 2 ops. fp32: as they are.
+/// Stores two vectors of columns in LaneScales' order. 16-bit items: the lanes of the even columns,
+/// then those of the odd columns; 2 ops. fp32: as they are.
 template <class T>
 HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
   const DF df;
@@ -224,9 +224,9 @@ HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
   return hn::Sub(hn::Add(base, number), base);
 }
 
-/// Returns the codes of wanted scale_invs, rounded to F, saturating, and their values and scales:
-/// 1 / (value * reciprocal_encode), at most the largest float. A division and about 20 ops.
-/// Requires: `wanted` is not negative.
+/// Returns the codes of wanted scale_invs, rounded to F, saturating. Sets `value` to the codes'
+/// values and `scale` to 1 / (value * reciprocal_encode), at most the largest float. A division and
+/// 13 ops with a fused multiply-add. Requires: `wanted` is not negative.
 template <FloatFormat F>
 HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_encode,
                                        hn::Vec<DF>& value, hn::Vec<DF>& scale) {
@@ -238,9 +238,9 @@ HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciproca
   return hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),
                  hn::Set(D32(), kSignCode<F> - 1u));
 }
-/// Returns a mask of the blocks that need the slow path: not all zeros, and the wanted scale_inv is
-/// below F's smallest normal number (rounding error above 1/16) or above its largest. For all other
-/// blocks every product rounds to a finite E2M1 number.
+/// Returns the blocks that need the slow path: the wanted scale_inv is above F's largest number, or
+/// it is below F's smallest normal number (rounding error above 1/16) and the block is not all
+/// zeros. In other blocks no product rounds to more than E2M1's largest number.
 template <FloatFormat F>
 HWY_INLINE hn::Mask<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
   const DF df;

@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// Return a + b and a - b. They multiply b by 1 in the same instruction, if there is one: AMD's
-/// processors execute it on other units than additions.
+/// Returns a + b; FusedSub returns a - b. Both multiply b by 1 in the same instruction, if there is
+/// one: AMD's processors execute it on other units than additions.
 template <class V>
 HWY_INLINE V FusedAdd(V a, V b) {
   if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(hn::DFromV<V>(), 1)), a);
@@ -32,8 +32,8 @@ HWY_INLINE V FusedSub(V a, V b) {
   return hn::Sub(a, b);
 }
 
-// A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the last bit of the smallest
-// of them. It is exact in a format of `digits` bits if these are no further apart.
+// A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the smallest one's last bit.
+// Spread: the largest difference of the exponents with which it is exact in `digits` bits.
 constexpr int kGrowth = 5;
 template <class T>
 constexpr int Spread(int digits) {
@@ -42,7 +42,7 @@ constexpr int Spread(int digits) {
 }
 constexpr std::uint32_t kLargestField = 254 - kGrowth;
 
-/// Sylvester's matrix.
+/// Sylvester's Hadamard matrix.
 inline constexpr auto kSylvester = [] {
   std::array<std::array<double, kHadamardSize>, kHadamardSize> matrix{};
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -53,8 +53,8 @@ inline constexpr auto kSylvester = [] {
 }();
 
 /// Transforms a column of bfloat16 in binary64, and sets `amax` to the outputs' amax. Returns false
-/// if a sum may be inexact even there, or an output is neither zero nor a normal number. The
-/// compiler vectorizes the loops.
+/// if a sum may be inexact even in binary64, or if an output is neither zero nor a normal number.
+/// The compiler vectorizes the loops.
 HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
                                          std::uint32_t sign_mask, std::uint16_t& amax) {
   constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
@@ -76,7 +76,7 @@ HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::si
     const double item = static_cast<double>(std::bit_cast<float>(items[k])) * kHadamardScale;
     for (std::size_t j = 0; j < kHadamardSize; ++j) sums[j] += item * kSylvester[k][j];
   }
-  constexpr std::uint64_t kSmallest = 1u << BFloat16::kMantissaBits;  // normal number
+  constexpr std::uint64_t kSmallest = 1u << BFloat16::kMantissaBits;  // a normal number's code
   std::uint64_t codes[kHadamardSize], outside = 0;
   for (std::size_t j = 0; j < kHadamardSize; ++j) {
     const auto bits = std::bit_cast<std::uint64_t>(sums[j]), sign = bits >> 63;
@@ -97,9 +97,9 @@ HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::si
   return outside == 0 && spread <= Spread<BFloat16>(53);
 }
 
-/// Rounds fp32 values in the even and in the odd lanes of two vectors to bfloat16, to nearest even,
-/// and interleaves them. Rounds up if the lower half is above 0x8000, after it took the last bit of
-/// the upper half as its own. Requires: no NaN. 9 ops for twice the lanes.
+/// Rounds two vectors of fp32 values to bfloat16, to nearest even, as the even and the odd lanes.
+/// Rounds up if the lower half is above 0x8000, after the upper half's last bit was ORed into it:
+/// the tie 0x3F818000 becomes 0x3F82. Requires: no NaN. 9 ops for twice the lanes.
 HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) {
   const D16 d16;
   const D32 d32;
@@ -113,14 +113,14 @@ HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) 
   return hn::Add(upper, hn::ShiftRight<15>(hn::SaturatedSub(sticky, one)));
 }
 
-/// Sums of bfloat16 in fp32, of the even columns of a vector and of the odd ones.
+/// Sums of bfloat16 in fp32: of the even columns of a vector, and of the odd columns.
 struct FusedSums {
-  // Nonzero magnitudes below this may need binary64. The processor's flags that tell of such a
-  // need, and of sums that were not exact.
+  // kTiny: a column with nonzero magnitudes below it may need binary64. kFlags: the processor's
+  // flags of such a column, and of inexact sums.
   static constexpr std::uint16_t kTiny = 0;
   static constexpr auto kFlags = cpu::FloatFlags::kInexact;
 
-  /// 1 op.
+  /// Widens the even columns, or with kSecond the odd columns. 1 op.
   template <bool kSecond>
   static HWY_INLINE hn::Vec<DF> Widen(hn::Vec<D16> items) {
     const D32 d32;
@@ -137,19 +137,19 @@ struct FusedSums {
 /// Sums of the lower half of a vector's columns and of the upper half, rounded by the instruction
 /// of AVX512_BF16, for which Highway 1.0.3 has no function.
 struct BFloat16Sums {
-  // The instruction returns zeros for subnormal numbers. Products of magnitudes from here on with
-  // the scale are multiples of 2^-126, the smallest normal number.
+  // The instruction returns zeros for subnormal numbers. Products of the scale and magnitudes of
+  // kTiny or more are multiples of 2^-126, the smallest normal number.
   static_assert(kHadamardScale == 0.25);
   static constexpr std::uint16_t kTiny = (1 + BFloat16::kMantissaBits + 2)
                                          << BFloat16::kMantissaBits;
-  // A subnormal output is an operand of LargerMagnitude, so that none is lost without a flag.
+  // Every output is an operand of LargerMagnitude, so that a subnormal one always sets a flag.
   static constexpr auto kFlags = cpu::FloatFlags::kInexact | cpu::FloatFlags::kSubnormalOperand;
 
   static bool AreAvailable() {
     static const bool are = __builtin_cpu_supports("avx512bf16") != 0;
     return are;
   }
-  /// 1 op.
+  /// Widens the lower half of the columns, or with kSecond the upper half. 1 op.
   template <bool kSecond>
   static HWY_INLINE hn::Vec<DF> Widen(hn::Vec<D16> items) {
     alignas(64) static constexpr auto kFrom = [] {
@@ -162,13 +162,13 @@ struct BFloat16Sums {
     return hn::Vec<DF>{
         _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, from.raw, items.raw))};
   }
-  /// 1 op.
+  /// Rounds both halves of the columns and joins them. 1 op.
   static HWY_INLINE hn::Vec<D16> Round(hn::Vec<DF> lower, hn::Vec<DF> upper) {
     hn::Vec<D16> rounded;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded.raw) : "v"(lower.raw), "v"(upper.raw));
     return rounded;
   }
-  /// 1 op. If one is NaN, returns the other.
+  /// Returns the larger magnitude. If one operand is NaN, returns the other one's. 1 op.
   static HWY_INLINE hn::Vec<DF> LargerMagnitude(hn::Vec<DF> a, hn::Vec<DF> b) {
     constexpr int kLargerMagnitude = 3, kWithoutSign = 2 << 2;
     return hn::Vec<DF>{_mm512_range_ps(a.raw, b.raw, kLargerMagnitude | kWithoutSign)};
@@ -189,8 +189,8 @@ HWY_INLINE void Hadamard2(V& a, V& b) {
   }
 }
 
-/// Multiplies 8 vectors by Sylvester's matrix, and passes the products to done(...), in their
-/// order. two(k, sum, difference) sets the sum and the difference of the vectors k and k + 1. 16
+/// Multiplies 8 vectors by Sylvester's matrix, and passes the products to done(...) in the order of
+/// rows. two(k, sum, difference) sets the sum and the difference of the vectors k and k + 1. 16
 /// ops, and 4 calls of `two`.
 template <class D, class Two, class Done>
 HWY_INLINE void Hadamard8(D df, const Two& two, const Done& done) {
@@ -212,8 +212,8 @@ HWY_INLINE void Hadamard8(D df, const Two& two, const Done& done) {
 
 /// Transforms a vector of columns of bfloat16, from `col` on, in fp32. `factors` are the scale with
 /// the signs of the rows; products with them are exact. Returns the largest magnitudes of the
-/// columns' outputs: an infinity or NaN leaves no output finite, and a NaN makes all of them NaN.
-/// 226 ops by BFloat16Sums, about 360 by FusedSums.
+/// columns' outputs. An infinite or NaN item leaves no output of its column finite; a NaN makes all
+/// of them NaN. 226 ops by BFloat16Sums, about 360 by FusedSums.
 template <class Sums>
 HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t col,
                                      const float* factors) {
@@ -239,7 +239,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
             PrefetchBytes(rows.next[r] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
             PrefetchBytes(rows.next[r + 1] + from, hn::Lanes(d16) * kItemSize<BFloat16>);
           }
-          // Adding zero makes -0 to +0, so that a sum of zeros is +0.
+          // Adding zero turns -0 into +0, so that a sum of zeros is +0.
           const auto first = hn::MulAdd(Sums::template Widen<kSecond>(items),
                                         hn::Set(df, factors[r]), hn::Zero(df));
           const auto second = Sums::template Widen<kSecond>(next);
@@ -267,7 +267,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
       const auto output = Sums::Round(output_first, output_second);
       hn::StoreU(output, d16, reinterpret_cast<std::uint16_t*>(rows.out[row] + from));
       if constexpr (kIsFloat) {
-        const bool is_first = row == 0;  // a copy, so that a NaN is kept
+        const bool is_first = row == 0;  // LargerMagnitude of a NaN and itself keeps it
         largest_first =
             Sums::LargerMagnitude(is_first ? output_first : largest_first, output_first);
         largest_second =
@@ -289,7 +289,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
   return largest;
 }
 
-/// Stores col + i for each lane i that the mask selects, in their order. Returns their number.
+/// Stores col + i for each lane i that the mask selects, in ascending order. Returns their number.
 template <class DI>
 HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, std::uint16_t* to) {
   if (hn::AllFalse(di, mask)) return 0;
@@ -303,7 +303,7 @@ HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, s
 }
 
 /// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
-/// binary64. Returns as TransformFn does.
+/// binary64. Returns the number of columns left to the caller, as TransformFn does.
 template <class Sums>
 HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
                                     std::uint32_t sign_mask, std::uint16_t* inexact,
@@ -336,8 +336,8 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
   return static_cast<std::size_t>(end - inexact);
 }
 
-/// Implements TransformFn for bfloat16. Sums of 16 items are nearly always exact in fp32. Tests the
-/// processor's flags once for kRunsPerTest vectors of columns, and examines these if a sum was not.
+/// Implements TransformFn for bfloat16. Tests the processor's flags once for kRunsPerTest vectors,
+/// and examines these if a sum in fp32 was inexact, which is rare, or an output is not finite.
 template <class Sums>
 std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
                               std::uint32_t sign_mask, const float* factors, std::uint16_t* inexact,
@@ -367,9 +367,9 @@ std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
 
 using DD = hn::Repartition<double, DF>;
 
-/// Rounds to fp32, or to odd if Item is narrower: rounding the result to Item then gives what
-/// rounding once gives. Requires, if narrower: values are normal numbers of fp32, or zero. 1 or 5
-/// ops.
+/// Rounds to fp32; if Item is narrower, to odd, which sets the last kept bit if a dropped bit is
+/// set: rounding the result to Item then equals rounding once. Requires, if narrower: values are
+/// zero or normal numbers of fp32. 1 or 5 ops.
 template <class Item>
 HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
   const DD dd;
@@ -382,8 +382,8 @@ HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
   return hn::DemoteTo(half, hn::BitCast(dd, hn::AndNot(dropped, hn::Or(bits, carry))));
 }
 
-/// Transforms a vector of columns in binary64. Returns as TransformFn does. `factors` as
-/// TransformRun has them.
+/// Transforms a vector of columns in binary64. Returns as TransformFn does. `factors` are the same
+/// as TransformRun's.
 template <class T>
 HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size_t col,
                                        const float* factors, std::uint16_t* inexact,
@@ -405,7 +405,7 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
     const auto magnitude = hn::And(hn::BitCast(d32, items), hn::Set(d32, ~kFloatSign));
     largest = hn::Max(largest, magnitude);
     smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps around
-    // Adding zero makes -0 to +0, so that a sum of zeros is +0.
+    // Adding zero turns -0 into +0, so that a sum of zeros is +0.
     const auto factor = hn::Set(dd, static_cast<double>(factors[k]));
     const auto scaled = [&](hn::Vec<hn::Half<DF>> some) NF_INLINE_ATTR {
       return hn::MulAdd(hn::PromoteTo(dd, some), factor, hn::Zero(dd));
@@ -448,8 +448,8 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
   const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
   const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
   const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
-  // Items that are not finite, and outputs that round to infinity: from half a step above the
-  // largest number on.
+  // Columns with an item that is not finite, or an output that rounds to infinity, are left to the
+  // caller: outputs from half a step above the largest number on.
   constexpr float kInfinite = [] {
     if constexpr (kItemSize<T> == 4) return std::numeric_limits<float>::infinity();
     if constexpr (kItemSize<T> == 2)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels of decoding of every instruction set with the scalar functions of
-// numerics/: every code under scales of every exponent.
+// Compares each instruction set's micro-kernels of decoding with the scalar functions of numerics/:
+// every code under scales of every exponent.
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 
 #include <fmt/format.h>
@@ -33,8 +33,8 @@ struct Memory : Items {
   explicit Memory(std::size_t count) : Items(count, 1) {}
 };
 
-/// Every exponent, with mantissas at its ends and in between, both signs; zeros, subnormals,
-/// infinity and NaN. Neighbours are adjacent.
+/// Returns scales of every sign and exponent, with the least and the largest mantissa and some in
+/// between: also zeros, subnormals, infinity and NaN. They are in the order of their patterns.
 std::vector<float> Scales() {
   std::vector<float> scales;
   for (std::uint32_t top = 0; top < 512; ++top) {
@@ -57,7 +57,7 @@ class DecodeKernelsTest : public testing::Test {
         ->formats[IndexIn<F>(ElementFormats{})][static_cast<std::size_t>(kDTypeOf<T>)];
   }
 
-  /// Codes of a row, as they are stored. With `numbers`, NaN and infinities are replaced.
+  /// Returns `count` codes from `first` on. With `numbers`, zero replaces NaN and infinity.
   static std::vector<std::uint32_t> Codes(std::size_t count, std::uint32_t first, bool numbers) {
     std::vector<std::uint32_t> codes(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -105,7 +105,7 @@ TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
         const std::size_t blocks = ((count - 1) >> shift) + 1;
         for (std::size_t first = 0; first < all.size(); first += blocks) {
           std::vector<float> scales(kDecodeRun + kDecodePadding);
-          // Rows of one scale, of neighbours, and of any.
+          // One scale, scales in sequence, and scales in another order.
           for (const std::size_t step : {0u, 1u, 97u}) {
             for (std::size_t j = 0; j < blocks; ++j)
               scales[j] = all[(first + j * step) % all.size()];
@@ -126,14 +126,14 @@ TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
   }
 }
 
-/// Short runs, several rows, non-temporal stores.
+/// Decodes short runs of several rows, with and without non-temporal stores.
 TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
   using Suite = DecodeKernelsTest<TypeParam>;
   const std::vector<float> scales(kDecodeRun + kDecodePadding, 0x1.8p-3f);
   constexpr std::size_t kRows = 3, kStride = 256 * Suite::kBytes;
   for (const Target& target : Targets()) {
     for (std::size_t count = 2; count <= 130; count += 2) {
-      for (const std::size_t offset : {1u, 16u, 32u, 48u, 64u}) {  // at 1, through the caches
+      for (const std::size_t offset : {1u, 16u, 32u, 48u, 64u}) {  // 1: stores through the caches
         Memory stored(kRows * 256), items(kRows * kStride + offset);
         const auto codes = Suite::Codes(count, 3, true);
         for (std::size_t r = 0; r < kRows; ++r) Suite::Store(codes, stored.At(r * 256));
@@ -154,7 +154,7 @@ TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
   }
 }
 
-/// True if columns have factors: E5M2's smallest number is no normal float16.
+/// True if columns have factors: E5M2's smallest number is not a normal float16.
 template <class P>
 inline constexpr bool kHasFactors =
     kItemSize<typename P::Item> == 2 && !std::is_same_v<P, Pair<E5M2, Float16>>;

@@ -68,7 +68,7 @@ HWY_INLINE bool DecodeByTable(const CodeTable<F, T>& table, const std::byte* cod
   const D8 d8;
   const D16 d16;
   constexpr std::uint32_t kSmallestNormal = CodeTable<F, T>::kSmallestNormal;
-  // In registers, which stores of items cannot alias.
+  // Loaded to registers, because the compiler assumes that stores of items may alias the table.
   const auto low = hn::LoadDup128(d8, table.low), high = hn::LoadDup128(d8, table.high);
   auto largest = hn::Zero(d8);
   ForEachStep<T, hn::MaxLanes(D8()), 1>(

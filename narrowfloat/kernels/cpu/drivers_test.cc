@@ -10,7 +10,7 @@
 namespace narrowfloat::cpu {
 namespace {
 
-/// Two bands of patches of a tensor, in a tile that begins at a column.
+/// A tensor of two rows of patches, and a tile: the upper row of patches from a column on.
 struct Bands {
   explicit Bands(std::size_t cols, std::size_t first_col) : items(kRows * cols * kItemBytes) {
     args.in = {items.data(), static_cast<std::ptrdiff_t>(cols * kItemBytes)};
@@ -30,7 +30,7 @@ TEST(DriversTest, RowsOfAGroupPrefetchEachPieceOfTheNextGroupOnce) {
   constexpr std::size_t kGroup = kPatchesAhead * kTransposedCols;
   for (const std::size_t first_col : {std::size_t{0}, kTransposedCols}) {
     const Bands bands(first_col + 2 * kGroup, first_col);
-    for (const bool is_last : {false, true}) {  // whose next group begins the rows below
+    for (const bool is_last : {false, true}) {  // then the next group is in the rows below
       std::map<std::pair<std::size_t, std::size_t>, int> seen;
       const std::size_t begin = first_col + (is_last ? kGroup : 0);
       for (std::size_t col = begin; col < begin + kGroup; col += kTransposedCols) {

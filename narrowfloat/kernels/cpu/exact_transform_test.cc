@@ -60,7 +60,7 @@ TYPED_TEST(ExactTransformTest, AnyPatterns) {
   const auto count = static_cast<std::uint32_t>(patterns.size());
   for (int round = 0; round < 4000; ++round) {
     typename TestFixture::Group group;
-    const bool finite = round % 4 != 0;  // 16 random patterns of float16 often are not
+    const bool finite = round % 4 != 0;  // 16 random float16 patterns are often not all finite
     for (float& item : group) {
       item = Type::Value(patterns[this->Random(count)]);
       if (finite && !std::isfinite(item)) item = 0.0f;
@@ -70,7 +70,7 @@ TYPED_TEST(ExactTransformTest, AnyPatterns) {
   }
 }
 
-/// Items of three exponents, of which the larger ones cancel in a part of the outputs.
+/// Checks items of three exponents, where the larger items cancel in some of the outputs.
 TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
   using Type = ItemType<TypeParam>;
   constexpr std::uint32_t kExponents = Type::kInfinity / Type::kBinade;
@@ -91,7 +91,7 @@ TYPED_TEST(ExactTransformTest, EveryExponentBesideSmallerOnes) {
   }
 }
 
-/// Sums half way between two numbers, and sums that differ from these by any power of two.
+/// Checks sums half way between two numbers, and sums that differ from these by a power of two.
 TYPED_TEST(ExactTransformTest, TiesAndWhatIsBesideThem) {
   using Type = ItemType<TypeParam>;
   constexpr int kMantissaBits = std::countr_zero(Type::kBinade);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels of every instruction set, and the operations that use them, with the
-// reference: every pattern of 16 bits, fp32 by exponents, runs and tiles of every length.
+// Compares each instruction set's micro-kernels of items, and the operations that use them, with
+// the reference: every pattern of 16 bits, fp32 with every exponent, many lengths.
 #include "narrowfloat/kernels/cpu/item_kernels.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::uint32_t Bits(float value) {
   return std::bit_cast<std::uint32_t>(CanonicalNan(value));
 }
 
-/// Rows of items, a few bytes past the beginning of memory.
+/// Rows of items. The first row begins 2 bytes past the beginning of memory.
 template <class T>
 struct Matrix {
   Matrix(std::size_t rows, std::size_t cols, std::size_t gap = 0)
@@ -45,7 +45,7 @@ struct Matrix {
   std::vector<std::byte> memory;
 };
 
-/// Returns every pattern of 16 bits; of fp32 every sign and exponent with a few mantissas.
+/// Returns every pattern of 16 bits; for fp32 every sign and exponent with a few mantissas.
 template <class T>
 std::vector<std::uint32_t> Patterns() {
   std::vector<std::uint32_t> patterns;
@@ -56,7 +56,7 @@ std::vector<std::uint32_t> Patterns() {
   return patterns;
 }
 
-/// Fills rows with random patterns; without `with_nan`, NaN is replaced by zero.
+/// Fills rows with random patterns. Without `with_nan`, replaces NaN by zero.
 template <class T>
 void Fill(std::size_t rows, std::size_t cols, bool with_nan, std::mt19937& random, Matrix<T>& in) {
   const std::vector<std::uint32_t> patterns = Patterns<T>();
@@ -175,7 +175,7 @@ TYPED_TEST(ItemKernelsTest, SumsOfEveryPattern) {
   }
 }
 
-/// Fills a group so that each column has items of at most `spread` binades.
+/// Fills a group with zeros and with items whose exponents differ by at most `spread`.
 template <class T>
 void FillWithin(int spread, std::size_t cols, std::mt19937& random, Matrix<T>& in) {
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -188,8 +188,8 @@ void FillWithin(int spread, std::size_t cols, std::mt19937& random, Matrix<T>& i
   }
 }
 
-/// Transforms a group and compares the columns that the micro-kernel does not give back. Returns
-/// how many it gives back.
+/// Transforms a group and compares the columns that the micro-kernel does not leave to its caller.
+/// Returns the number of columns that it leaves.
 template <class T>
 std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, std::size_t cols,
                            std::uint32_t sign_mask, Matrix<T>& in) {
@@ -241,7 +241,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
         FillWithin<T>(spread, kCols, random, in);
         const std::size_t inexact =
             CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
-        // Sums within so many binades are exact in binary64.
+        // Sums of items with such exponents are exact in binary64.
         const bool is_exact = spread <= (kItemSize<T> == 4 ? 25 : 37);
         ASSERT_TRUE(!is_exact || inexact == 0) << target.name << " " << inexact;
         ASSERT_FALSE(this->HasFailure());
@@ -261,8 +261,8 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
   using T = TypeParam;
   constexpr int kMantissa = kMantissaOf<T>;
   constexpr std::size_t kCols = kColumnUnit;
-  // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and the sum is 2^-(b+M) above it.
-  // Binary64, whose last bit is 2^-48 there, loses this from 2^-49 on; float16 has no number as
+  // 13 * 1.5 + 2^(3-M) lies half way between two numbers of T, and the sum is 2^-(below+M) above
+  // it. Binary64, whose last bit is 2^-48 there, loses 2^-49 and less; float16 has no numbers as
   // small.
   constexpr int kLost = std::is_same_v<T, Float16> ? 15 : 49 - kMantissa;
   for (const auto& target : this->Targets()) {
@@ -286,7 +286,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
 TYPED_TEST(ItemKernelsTest, TransformsThatRoundToInfinityAreGivenBack) {
   using T = TypeParam;
   constexpr std::size_t kCols = kColumnUnit;
-  // A quarter of the sum is the largest number and half of its last bit, a tie.
+  // A quarter of the sum is a tie: the largest number plus half of its last bit.
   constexpr int kLastBit = (std::is_same_v<T, Float16> ? 15 : 127) - kMantissaOf<T>;
   const float bit = std::ldexp(1.0f, kLastBit), largest = bit * ((2 << kMantissaOf<T>)-1);
   for (const auto& target : this->Targets()) {
@@ -322,9 +322,9 @@ TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
   constexpr int kSmallest = (std::is_same_v<T, Float16> ? -14 : -126) + 2;
   for (const auto& target : this->Targets()) {
     // Only the items of the rows 0 and `distance` are not zero. One step of the transform adds and
-    // subtracts the two, which are adjacent numbers, and one of the results is subnormal, but for
-    // the largest exponents. Later steps add zeros to it. Distance 8 belongs to the last step: then
-    // an output is subnormal, and no operand of the steps.
+    // subtracts these two adjacent numbers. One result is subnormal, except for the largest
+    // exponents. Later steps add zeros to it. Distance 8 belongs to the last step: then an output
+    // is subnormal, but no operand of the steps is.
     for (std::size_t distance = 1; distance < kHadamardSize; distance *= 2) {
       for (int exponent = kSmallest; exponent <= kSmallest + kMantissaOf<T> + 2; ++exponent) {
         const float item = std::ldexp(1.0f, exponent);
@@ -363,8 +363,8 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> patterns = Patterns<T>();
   constexpr std::size_t kCols = 2 * kColumnUnit;
-  // Items of 8 binades, or of two adjacent numbers, whose sums nearly cancel; subnormal ones too,
-  // and up to infinity.
+  // Even columns: items of 8 binades. Odd columns: two adjacent numbers, whose sums nearly cancel.
+  // From subnormal numbers up to infinity and NaN.
   const std::size_t positive = patterns.size() / 2;
   constexpr std::size_t kExponents = std::is_same_v<T, Float16> ? 32 : 256;
   const std::size_t binade = positive / kExponents;
@@ -428,8 +428,8 @@ struct ColumnCodes {
   bool operator==(const ColumnCodes&) const = default;
 };
 
-/// Items of two groups of rows: numbers within 4 binades and then zeros; numbers of every
-/// exponent and infinities; NaN too.
+/// Items of two groups of rows. kSimilar: exponents that differ by at most 4, then a group of
+/// zeros. kNumbers: numbers of every exponent and infinities. kAll: NaN too.
 enum class Items { kSimilar, kNumbers, kAll };
 
 TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
@@ -486,7 +486,7 @@ TYPED_TEST(ItemKernelsTest, QuantizedTransformsMatchTheReference) {
   std::mt19937 random(5);
   for (const std::size_t rows : {16u, 48u, 160u}) {
     for (const std::size_t cols : {1u, 63u, 200u}) {
-      // Any patterns, and columns of more binades than fp32 or binary64 can add.
+      // -1: any patterns. 10 and 50: items whose exponents differ by at most so much.
       for (const int spread : {-1, 10, 50}) {
         Matrix<T> in(rows, cols);
         if (spread < 0) Fill<T>(rows, cols, true, random, in);
@@ -497,7 +497,7 @@ TYPED_TEST(ItemKernelsTest, QuantizedTransformsMatchTheReference) {
             std::memcpy(in.Row(r + k), group.Row(k), cols * kItemSize<T>);
         }
         const Tile tile{rows / 2 / kHadamardSize * kHadamardSize, rows, cols / 3, cols};
-        for (const float amax : {3.0f, -3.0f}) {  // a negative one is left to the reference
+        for (const float amax : {3.0f, -3.0f}) {  // a negative amax is left to the reference
           const auto quantize = [&](const KernelTable& table) {
             return QuantizeTransform<T>(table, rows, cols, tile, amax, in);
           };

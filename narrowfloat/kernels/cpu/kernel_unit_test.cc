@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the vector functions that kernels share, on every instruction set, against scalar code: a
-// broken one shows here by its name, not as a hundred failures of whole kernels.
+// Tests the vector functions that kernels share, on every instruction set, against scalar code. An
+// error in one of them fails here by its name, not only in a hundred tests of whole kernels.
 // Compiled once per instruction set: each object registers its test.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
@@ -81,7 +81,7 @@ void TestPackCodes() {
 }
 
 #if HWY_ARCH_X86
-/// Every product that NearestWhole admits: those below 7, the midpoint above E2M1's largest number.
+/// Checks every product that NearestWhole supports: below 7, the midpoint of 6 and 8.
 void TestNearestWhole() {
   const DF df;
   const D32 d32;
@@ -117,7 +117,7 @@ void ExpectStochastic(float value, std::uint8_t byte) {
       << value << " with byte " << +byte;
 }
 
-/// Products about each number that a byte raises to one of E2M1's, and past the largest one.
+/// Checks products about each number that a byte raises to a number of E2M1, and above the largest.
 void TestStochasticWhole() {
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     for (std::uint32_t code = 0; code <= E2M1::kMaxCode; ++code) {
@@ -136,7 +136,7 @@ void TestStochasticWhole() {
 #endif
 
 #if HWY_TARGET == HWY_AVX3_DL
-/// Every bfloat16 within F under the scale 1. Other powers of two have the same distances.
+/// Encodes every bfloat16 within F under scale 1. Other powers of two have the same distances.
 template <FloatFormat F>
 void TestEncodeByTable() {
   const hn::Full512<std::uint16_t> d16;
@@ -181,7 +181,7 @@ void TestFillRandom() {
   }
 }
 
-/// Every bfloat16 pattern, as StochasticCoder encodes it under a few scales and random bytes.
+/// Encodes every bfloat16 pattern by StochasticCoder, under a few scales and random bytes.
 void TestStochasticCoder() {
   const hn::Repartition<std::uint16_t, D8> d16;
   const std::size_t lanes = hn::Lanes(d16);
@@ -203,7 +203,7 @@ void TestStochasticCoder() {
   }
 }
 
-/// RoundTo on the numbers of F, beside them and between them.
+/// Rounds the numbers of F, numbers beside them and numbers between them.
 template <FloatFormat F>
 void TestRoundTo() {
   for (std::uint32_t code = 0; code < F::kMaxCode; ++code) {
@@ -216,7 +216,7 @@ void TestRoundTo() {
   }
 }
 
-/// Blocks' items become lanes, those past the last block not.
+/// Checks that item i of block j is staged in lane j of row i.
 template <class T>
 void TestItemsOfBlocks() {
   const Bytes items = RandomVector(64 * kNvfp4Block * kItemSize<T>);
@@ -235,7 +235,7 @@ void TestItemsOfBlocks() {
   }
 }
 
-/// Every magnitude of a 16-bit type; with NaN, which stays NaN.
+/// Widens every magnitude of a 16-bit type. NaN must stay NaN.
 template <class T>
 void TestWidening() {
   const hn::RebindToUnsigned<DF> d32;
@@ -255,7 +255,7 @@ void TestWidening() {
   }
 }
 
-/// Every pattern of a 16-bit type.
+/// Loads every pattern of a 16-bit type.
 template <class T>
 void TestLoadFloats() {
   for (std::size_t first = 0; first < 1u << 16; first += hn::MaxLanes(DF())) {
@@ -276,7 +276,7 @@ void TestLoadFloats() {
   }
 }
 
-/// The largest lane, wherever it is, of maxima of vectors and of blocks.
+/// Finds the largest lane in every place, in vectors and in 128-bit blocks.
 void TestMaxima() {
   const MagnitudeTag<BFloat16> di;
   const std::size_t lanes = hn::Lanes(di);

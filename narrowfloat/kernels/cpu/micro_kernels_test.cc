@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels on blocks and columns of every instruction set with the scalar
-// functions of numerics/: every pattern of bfloat16 and float16 under every scale, fp32 by
-// exponents.
+// Compares each instruction set's micro-kernels on blocks and columns with the scalar functions of
+// numerics/.
+// Items: every pattern of bfloat16 and float16 under every scale, fp32 with every exponent.
 #include "narrowfloat/kernels/cpu/micro_kernels.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ struct Pair : FormatAndItems<F, T> {
   static std::byte Code(std::uint32_t pattern, std::uint32_t scale) {
     return static_cast<std::byte>(Encode<F>(Value(pattern) * DecodeE8M0Reciprocal(scale)));
   }
-  /// Returns, for every scale that an amax of this type can have, the largest such amax.
+  /// Returns, for every scale code that an amax of this type gives, the largest such amax.
   static std::map<std::uint32_t, std::uint32_t> LargestAmaxes() {
     std::map<std::uint32_t, std::uint32_t> largest;
     for (const std::uint32_t pattern : Patterns()) {
@@ -241,7 +241,7 @@ TYPED_TEST(MicroKernelsTest, ZerosAreEncodedUnderPowersOfTwo) {
   }
 }
 
-/// Options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
+/// Returns options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
 const std::vector<ScaleRule>& Rules() {
   static const std::vector<ScaleRule> rules = {
       {},
@@ -278,7 +278,7 @@ TYPED_TEST(MicroKernelsTest, Float32ScalesOfEveryAmax) {
   }
 }
 
-/// Codes of every pattern under every scale that an amax gives.
+/// Codes of every pattern under every scale that an amax gives, as the scalar functions encode.
 template <class P>
 struct Expected {
   std::vector<std::uint32_t> patterns = P::Patterns();
@@ -297,7 +297,7 @@ struct Expected {
 };
 
 /// Encodes every pattern under one scale, kMicroCols items at a time, and returns the first
-/// difference. Skips patterns that are larger than `amax`, if that is not infinite.
+/// difference. Encodes the first pattern, zero, in place of magnitudes above `amax`.
 template <class P>
 std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t count,
                             MicroScales scales, std::uint32_t scale, std::uint32_t amax) {
@@ -360,12 +360,12 @@ TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
       }
       check(e8m0.of_columns, kernels.encode_columns, kMicroCols);
     }
-    // Nearly all scales are served by the fast encoders.
+    // The encoders for power-of-two scales support more than 8 of 10 scales.
     EXPECT_GT(simple * 10, 4 * Expected<P>::Get().amaxes.size() * 8) << target.name;
   }
 }
 
-/// Fills items with values of both signs and exponents from -6 to 5.
+/// Fills `count` items from `first` on with values of both signs and exponents from -6 to 5.
 template <class P>
 void FillWithValues(std::size_t first, std::size_t count, std::mt19937& random, Items& items) {
   for (std::size_t i = 0; i < count; ++i) {

@@ -15,7 +15,7 @@
 
 namespace narrowfloat::cpu {
 
-/// One type of items, as patterns of bits.
+/// One type of items, whose values are given as patterns of bits.
 template <class T>
 struct ItemType {
   using Item = T;
@@ -25,7 +25,7 @@ struct ItemType {
     if constexpr (kBytes == 4) return kFloatInfinity;
     if constexpr (kBytes == 2) return T::kMaxCode + 1u;
   }();
-  // Patterns of a binade and of the number 1.
+  // Number of patterns in a binade, and the pattern of the number 1.
   static constexpr std::uint32_t kBinade = [] {
     if constexpr (kBytes == 4) return 1u << 23;
     if constexpr (kBytes == 2) return 1u << T::kMantissaBits;
@@ -35,8 +35,8 @@ struct ItemType {
   static float Value(std::uint32_t pattern) {
     return LoadItem<T>(reinterpret_cast<const std::byte*>(&pattern), 0);  // little-endian
   }
-  /// Returns every pattern of 16 bits; of fp32 every sign and exponent, with mantissas at and
-  /// beside the ties of three bits.
+  /// Returns every pattern of 16 bits; for fp32 every sign and exponent, with mantissas that are
+  /// ties of a mantissa of 3 bits (E4M3's), or beside such ties.
   static std::vector<std::uint32_t> Patterns() {
     std::vector<std::uint32_t> patterns;
     if constexpr (kBytes == 2) {
@@ -99,7 +99,7 @@ const FormatKernels& KernelsOf(const Target& target) {
   return target.micro->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
 }
 
-/// Returns the larger magnitude pattern, NaN ignored.
+/// Returns the larger of `amax` and the magnitude of `item`. Ignores NaN.
 template <class P>
 std::uint32_t Larger(std::uint32_t amax, std::uint32_t item) {
   const std::uint32_t magnitude = item & ~P::kSign;

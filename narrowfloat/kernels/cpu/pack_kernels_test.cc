@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels of 4-bit codes of every instruction set with the scalar functions of
-// numerics/ and schemes/: every pattern of bfloat16 and float16, fp32 by exponents.
+// Compares each instruction set's micro-kernels of 4-bit codes with the scalar functions of
+// numerics/ and schemes/: every pattern of bfloat16 and float16, fp32 with every exponent.
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@ namespace {
 
 using Rule = Nvfp4Scheme;
 
-/// Amaxes of tensors: usual ones, the largest and the smallest, and those at which two-level scales
-/// saturate or vanish.
+/// Returns amaxes of tensors: usual ones, the largest and the smallest, and those at which
+/// two-level scales saturate or become 0.
 std::vector<float> TensorAmaxes() {
   return {2688.0f, 1.0f, 5.3e-4f, 0x1p100f, 0x1.FFFFFEp127f, 0x1p-120f, 0x1p-149f, 0.0f};
 }
@@ -49,7 +49,7 @@ class PackKernelsTest : public testing::Test {
   static const PackScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }
-  /// Returns the patterns of magnitudes up to infinity, in whole calls.
+  /// Returns the patterns of magnitudes up to infinity, padded with zeros to whole calls.
   static std::vector<std::uint32_t> Amaxes() {
     std::vector<std::uint32_t> patterns = P::Patterns();
     std::erase_if(patterns, [](std::uint32_t p) { return p > P::kInfinity; });
@@ -106,7 +106,7 @@ TYPED_TEST(PackKernelsTest, ScalesOfUsualBlocksFit) {
     PlacedScales scales;
     EXPECT_TRUE(this->ScalesOf(target, ScaleType::kE4M3)
                     .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
-    // A smaller amax of the tensor was given than its blocks have.
+    // The tensor's amax is smaller than the amaxes of its blocks.
     factors.Fill(0, kPackPlaces, FactorsOf(Rule::Prepare(largest / 4, {})));
     EXPECT_FALSE(this->ScalesOf(target, ScaleType::kE4M3)
                      .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
@@ -139,19 +139,19 @@ std::uint32_t Nibble(std::byte packed, std::size_t i) {
   return std::to_integer<std::uint32_t>(packed) >> (i % 2 * 4) & 0xF;
 }
 
-/// Scales of units: usual ones, and those whose products leave the range of codes, or of fp32.
+/// Returns scales of units: usual ones, and some whose products exceed E2M1 or fp32.
 std::vector<float> UnitScales() {
   return {1.0f, 0.37f, 3.0f, 448.0f, 2.2e-3f, 0x1p-20f, 1e30f, 1e-30f, 0x1p-140f, 0x1.FFFFFEp127f};
 }
 
-/// Random bytes, with room for the last step of a row.
+/// Returns `count` random bytes, and 128 more for the last step of a row.
 std::vector<std::uint8_t> RandomRow(std::mt19937& random, std::size_t count) {
   std::vector<std::uint8_t> bytes(count + 128);
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
   return bytes;
 }
 
-/// Every pattern under a scale that differs from unit to unit, to nearest and stochastically.
+/// Encodes every pattern, to nearest and stochastically, under scales that differ between units.
 TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
   using P = TypeParam;
   std::vector<std::uint32_t> patterns = P::Patterns();
@@ -199,7 +199,7 @@ TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
   }
 }
 
-/// Runs of every length write their bytes and no other.
+/// Checks that runs of every length write their own bytes alone.
 TYPED_TEST(PackKernelsTest, RowsOfEveryLength) {
   using P = TypeParam;
   std::mt19937 random(2);
@@ -229,7 +229,7 @@ TYPED_TEST(PackKernelsTest, RowsOfEveryLength) {
   }
 }
 
-/// Every pattern in columns, each under its own scale, in strips of 2 to 32 rows.
+/// Encodes every pattern in columns, each under its own scale, in strips of 2 to 32 rows.
 TYPED_TEST(PackKernelsTest, CodesOfColumnsOfEveryPattern) {
   using P = TypeParam;
   const std::vector<std::uint32_t> patterns = P::Patterns();
@@ -307,7 +307,7 @@ TYPED_TEST(PackKernelsTest, RandomBytesOfRowsAndColumns) {
   }
 }
 
-/// Returns the error of one block's items under a candidate, as the reference adds it.
+/// Returns the error of one block's items under a candidate, added as in the reference.
 float ErrorOf(const std::vector<float>& items, const BlockScale& scale,
               const Rule::TensorState& state) {
   float error = 0;
@@ -321,7 +321,7 @@ bool SameError(float a, float b) {
   return special || std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-/// Options of 4over6: both ranges, both measures, exact and fast.
+/// Returns options of 4over6: both measures, exact and fast errors, both ranges of E4M3 scales.
 std::vector<ScaleOptions> ErrorOptions() {
   std::vector<ScaleOptions> all;
   for (const FourOverSix measure :
@@ -339,7 +339,7 @@ std::vector<ScaleOptions> ErrorOptions() {
   return all;
 }
 
-/// Blocks of 16 items, by rows and by columns, of usual values and of any patterns.
+/// Compares blocks of 16 items, by rows and by columns: usual values, and any finite values.
 TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   using P = TypeParam;
   std::mt19937 random(4);
@@ -353,8 +353,8 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
     const FourOverSixKernels& kernels = this->Kernels(target).four_over_six;
     for (const ScaleOptions& options : ErrorOptions()) {
       for (std::size_t turn = 0; turn < 30; ++turn) {
-        // Any patterns, or magnitudes of six binades, the upper one at 1 or six above the smallest
-        // normal number; columns hold the blocks of the row.
+        // Any finite magnitudes, or those of six binades. The highest binade begins at 1, or the
+        // lowest one at the smallest normal number. The columns have the blocks of the row, twice.
         const std::uint32_t range = turn % 3 == 0 ? P::kInfinity : 6 * binade;
         const std::uint32_t upper = turn % 5 == 4 ? 6 * binade : one;
         const float tensor_amax = P::Value(upper) * 3;
@@ -412,7 +412,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
         kernels.choose_of_columns(candidates, of_columns, kPackPlaces, of_lanes.All());
         for (std::size_t j = 0; j < kPackPlaces; ++j)
           ASSERT_EQ(of_lanes.Code(j), chosen.Code(j)) << target.name << " column " << j;
-        // The order of columns' scales: encoded items tell.
+        // Encoded items show whether the columns' scales are in the right order.
         std::vector<std::byte> codes(kPackUnit / 2 * kTransposedCols);
         std::vector<std::uint8_t> unused(kPackUnit * kTransposedCols);
         this->Kernels(target).columns.all({rows.data(), rows.data(), kPackUnit, kPackPlaces},
@@ -428,14 +428,14 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   }
 }
 
-/// Estimates compare as the errors do, apart from the blocks that are named: random items, items of
-/// two mantissa bits, whose errors are often equal, and mostly zeros; one line and squares.
+/// Checks that estimates compare as errors do, except in the blocks reported as undecided. Items:
+/// random ones; with two mantissa bits, which often have equal errors; mostly zeros. 1 or 16 lines.
 TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
   using P = TypeParam;
-  constexpr std::size_t kBlocks = kPackPlaces - 1;  // the last one fills no vector
+  constexpr std::size_t kBlocks = kPackPlaces - 1;  // the last vector is not full
   constexpr std::uint32_t kBinade = P::kBinade, kOne = P::kOne;
   std::mt19937 random(6);
-  // A block's items in kPackUnit rows; the first of these, turned.
+  // The items of blocks in kPackUnit rows, and the transpose of the first row.
   Items squares(kPackRun * kPackUnit, P::kBytes), columns(kPackRun, P::kBytes);
   Items amaxes(kPackPlaces, P::kBytes);
   std::vector<const std::byte*> rows;
@@ -463,7 +463,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         }
         for (std::size_t j = 0; j < kPackPlaces; ++j) amaxes.Set(j, largest[j]);
         const float usual = turn % 2 == 0 ? 672.0f : 1.0f + static_cast<float>(turn) / 128;
-        // Amaxes whose squares leave fp32's normal numbers have no estimates.
+        // Estimates support no amaxes for which squares of errors leave fp32's normal numbers.
         const float tensor_amax = turn == 3 ? 0x1p-50f : turn == 9 ? 0x1p80f : usual;
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;

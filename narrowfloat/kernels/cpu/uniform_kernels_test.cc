@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels that encode under one scale, of every instruction set, with Encode:
-// every pattern of bfloat16 and float16, fp32 by exponents.
+// Compares each instruction set's micro-kernels for one scale with Encode: every pattern of
+// bfloat16 and float16, fp32 with every exponent.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,16 +25,16 @@ using Pairs = testing::Types<FormatAndItems<E4M3, float>, FormatAndItems<E4M3, F
                              FormatAndItems<E5M2, Float16>, FormatAndItems<E5M2, BFloat16>>;
 TYPED_TEST_SUITE(UniformKernelsTest, Pairs);
 
-/// Scales of whole tensors: the smallest and the largest, those of usual amaxes, and float16's
-/// limits of a rebiased scale.
+/// Returns scales of whole tensors: the smallest and the largest, those of usual amaxes, and scales
+/// near float16's limit of RebiasedScale.
 std::vector<float> UniformScales() {
   return {0x1p-149f, 0x1p-126f, 0x1.8p-100f, 3e-5f,     0.7f,           1.0f,
           3.14159f,  448.0f,    57344.0f,    0x1.8p14f, 0x1p15f,        0x1.FEp16f,
           0x1p17f,   0x1p40f,   0x1.5p100f,  0x1p127f,  0x1.FFFFFEp127f};
 }
 
-/// Encodes `count` patterns in `rows` runs, and returns the first difference from Encode, or a
-/// wrong result.
+/// Encodes the patterns in `rows` runs of equal length. Returns a message for the first code that
+/// differs from Encode's, or for a wrong state.
 template <class P>
 std::string UniformDifference(const Target& target, const UniformKernels& kernels, float scale,
                               const std::vector<std::uint32_t>& patterns, std::size_t rows,
@@ -137,9 +137,9 @@ class UniformTablesTest : public testing::Test {};
 using Formats = testing::Types<E4M3, E5M2>;
 TYPED_TEST_SUITE(UniformTablesTest, Formats);
 
-/// Products of normal numbers have the same mantissas under scales that differ by a power of two.
-/// Therefore the scales from 1 to 2 stand for all. UniformKernelsTest compares computed codes with
-/// Encode.
+/// Compares looked-up codes with computed ones, which UniformKernelsTest compares with Encode. Uses
+/// only scales from 1 to 2: products of normal numbers have the same mantissas under scales that
+/// differ by a power of two.
 TYPED_TEST(UniformTablesTest, GiveTheComputedCodesUnderEveryMantissa) {
   using F = TypeParam;
   using P = FormatAndItems<F, BFloat16>;  // other items have no tables
@@ -178,7 +178,7 @@ TYPED_TEST(UniformTablesTest, GiveTheComputedCodesUnderEveryMantissa) {
   if (!has_tables) GTEST_SKIP() << "the tables need AVX-512 with VBMI, which this processor lacks";
 }
 
-/// Items that are not finite, in one call, change no codes of the next one.
+/// Checks that NaN in one call changes no codes of the next call.
 TYPED_TEST(UniformKernelsTest, StateIsKeptOverCalls) {
   using P = TypeParam;
   using F = typename P::Format;

@@ -108,7 +108,7 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
         difference = hn::Sub(decoded(hn::Mul(code, value)), x);
       } else {
         // The code is 0, a power of two, or 1.5 times one: its first mantissa bit, moved to the
-        // sign, selects. The product with the power is exact.
+        // sign, selects `unit`. The product with the power is exact.
         const auto bits = hn::BitCast(d32, code);
         const auto power = hn::BitCast(df, hn::And(bits, hn::Set(d32, kFloatInfinity)));
         const auto mantissa_to_sign = hn::BitCast(df, hn::ShiftLeft<9>(bits));

@@ -40,7 +40,7 @@ constexpr int Spread(int digits) {
   if constexpr (kItemSize<T> == 4) return digits - kGrowth - 23;
   if constexpr (kItemSize<T> == 2) return digits - kGrowth - T::kMantissaBits;
 }
-constexpr std::uint32_t kLargestField = 254 - kGrowth;
+constexpr std::uint32_t kLargestField = 254 - kGrowth;  // of items whose sums are finite
 
 /// Sylvester's Hadamard matrix.
 inline constexpr auto kSylvester = [] {

@@ -321,10 +321,10 @@ TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
   // A quarter of this is the smallest normal number.
   constexpr int kSmallest = (std::is_same_v<T, Float16> ? -14 : -126) + 2;
   for (const auto& target : this->Targets()) {
-    // Only the items of the rows 0 and `distance` are not zero. One step of the transform adds and
-    // subtracts these two adjacent numbers. One result is subnormal, except for the largest
-    // exponents. Later steps add zeros to it. Distance 8 belongs to the last step: then an output
-    // is subnormal, but no operand of the steps is.
+    // Only the items of the rows 0 and `distance` are not zero; they are equal or adjacent numbers.
+    // One step of the transform adds and subtracts them. If they differ, one result is subnormal,
+    // except for the largest exponents. Later steps add zeros to it. Distance 8 belongs to the last
+    // step: then an output is subnormal, but no operand of the steps is.
     for (std::size_t distance = 1; distance < kHadamardSize; distance *= 2) {
       for (int exponent = kSmallest; exponent <= kSmallest + kMantissaOf<T> + 2; ++exponent) {
         const float item = std::ldexp(1.0f, exponent);
@@ -363,7 +363,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> patterns = Patterns<T>();
   constexpr std::size_t kCols = 2 * kColumnUnit;
-  // Even columns: items of 8 binades. Odd columns: two adjacent numbers, whose sums nearly cancel.
+  // Even columns: items of 8 binades. Odd columns: two adjacent patterns, whose sums nearly cancel.
   // From subnormal numbers up to infinity and NaN.
   const std::size_t positive = patterns.size() / 2;
   constexpr std::size_t kExponents = std::is_same_v<T, Float16> ? 32 : 256;

@@ -102,7 +102,7 @@ struct StepTables {
 /// Encodes finite bfloat16 by their distances from a floor (StepTables). 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
 /// A normal number's code is its step less an excess, which the lowest bits of the distance
-/// determine. A smaller number's code is that of its step's first item, or 1 more past a bound.
+/// determine. A smaller number's code is that of its step's first item, or 1 more above `last`.
 /// Each rule gives at most the code for the other numbers, so the larger result is the code.
 /// excess_of(below) returns the excesses of the distances' low bytes; `code` and `last` are
 /// StepTables' tables of 64 steps.

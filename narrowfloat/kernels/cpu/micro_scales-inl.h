@@ -21,7 +21,7 @@ HWY_INLINE bool IsLineAligned(const void* at) {
 }
 
 /// Computes the scales of blocks. Stores `floor` and `multiplier` in the order of blocks, because
-/// whole vectors have one block's scale. Stores bfloat16's floors twice in 32 bits. About 30 ops
+/// whole vectors use one block's scale. Stores bfloat16's floors twice in 32 bits. About 30 ops
 /// for Lanes(DF()) blocks by E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
 bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,

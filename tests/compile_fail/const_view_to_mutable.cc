@@ -7,7 +7,7 @@ void Read(const ConstTensorView& view);
 void Write(const TensorView& view);
 
 void Use(const TensorView& writable, const ConstTensorView& readable) {
-  Read(writable);  // a view that may be written converts to one that may not
+  Read(writable);  // a mutable view converts to a const view
 #if defined(NF_MUST_FAIL)
   Write(readable);
 #else

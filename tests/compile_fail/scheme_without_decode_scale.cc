@@ -3,7 +3,7 @@
 
 namespace narrowfloat {
 
-/// A scheme, but for the function that NF_MUST_FAIL takes away.
+/// Satisfies Scheme unless NF_MUST_FAIL is defined, which removes DecodeScale.
 struct Unfinished {
   using Element = E4M3;
   static constexpr BlockShape kBlock{1, 8};

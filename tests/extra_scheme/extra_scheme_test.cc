@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests schemes that this build knows from their header alone.
+// Tests schemes that only a header adds to the library.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -27,7 +27,7 @@ TEST(ExtraSchemeTest, PlanAndTextKnowTheScheme) {
                 {Role::kColumnwiseScaleInv, bytes, {128, 4}, Role::kColumnwiseScaleInv}}));
 }
 
-/// Columns are quantized as the rows of the transpose, compact and swizzled.
+/// Compares columnwise buffers with the rowwise buffers of the transpose, compact and swizzled.
 TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
   std::mt19937_64 random(RunSeed());
   FloatTensor in(DType::kBFloat16, {70, 44}), turned(DType::kBFloat16, {44, 70});
@@ -51,7 +51,7 @@ TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
   }
 }
 
-/// Codes, scales and decoded values of one scheme and type by one backend.
+/// Codes, scales and decoded values of one spec and type, computed by one backend.
 struct Result {
   QuantizedBuffers codes;
   FloatTensor rowwise, columnwise;
@@ -69,8 +69,7 @@ struct Result {
   }
 };
 
-/// Compares every backend with the reference, in the directions that a driver serves and in those
-/// that the reference does.
+/// Compares every backend with the reference in both directions, with and without a driver.
 TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
   std::mt19937_64 random(RunSeed());
   for (const std::size_t index :
@@ -98,7 +97,7 @@ TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
   }
 }
 
-/// Holds that the build has vector kernels, and that these schemes use them.
+/// Checks that the build has vector kernels, and that these schemes use them.
 TEST(ExtraSchemeTest, TheBestBackendTakesBothSchemes) {
   ASSERT_NE(AvailableKernels().front(), &ScalarKernels());
   for (const std::size_t i :

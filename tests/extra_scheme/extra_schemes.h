@@ -8,7 +8,7 @@
 
 namespace narrowfloat {
 
-/// MXFP4 with blocks of 64, which no library uses.
+/// MXFP4 with blocks of 64, a length that no library uses.
 struct Mxfp4Of64 : Mxfp4Scheme {
   static constexpr BlockShape kBlock{1, 64};
 };

@@ -25,8 +25,8 @@ void WriteText(const fs::path& path, std::string_view text) {
       .write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
-/// A folder with one small model: an FP8 weight and its scale under the names of the convention
-/// `fp8`.
+/// Writes a folder with one small model, an FP8 weight and its scale, under the names of the
+/// convention `fp8`. Returns its path.
 fs::path MakeModel() {
   fs::path folder = fs::temp_directory_path() / ("fuzz_companion." + std::to_string(::getpid()));
   fs::create_directories(folder);
@@ -45,7 +45,8 @@ fs::path MakeModel() {
   return folder;
 }
 
-/// Parses config.json and hf_quant_config.json as the tools do before they read a weight.
+/// Parses config.json and hf_quant_config.json as the tools do before they read a weight. Aborts if
+/// a weight loses its shape.
 void ReadModel(const fs::path& folder) {
   try {
     io::Checkpoint model = io::Checkpoint::Open(folder);
@@ -62,18 +63,18 @@ void ReadModel(const fs::path& folder) {
 }
 
 void Expect(const std::string& text, const nlohmann::json& tree) {
-  // Printed, because NaN is not equal to itself.
+  // Compares printed trees, because NaN is not equal to itself.
   if (io::ParsePythonJson("edited", text, io::kCompanionDepth).dump() != tree.dump()) std::abort();
 }
 
-/// Removes a member of an object that is itself a member.
+/// Removes the member `name` of the text's member `object`, and checks the result.
 void EditMember(std::string_view text, nlohmann::json tree, const std::string& object,
                 const std::string& name) {
   if (tree.contains(object) && tree[object].is_object()) tree[object].erase(name);
   Expect(io::WithoutMember(text, object, name), tree);
 }
 
-/// Sets and removes the member that a convention writes, and the first one of the text.
+/// Sets and removes the member that a convention writes, and the text's first member.
 void EditConfig(std::string_view text) {
   nlohmann::json tree;
   try {
@@ -96,9 +97,9 @@ void EditConfig(std::string_view text) {
 
 }  // namespace
 
-/// The first byte says which files the rest is the text of: bit 0 config.json, bit 1
-/// hf_quant_config.json. Checks that any text is read or refused, no weight loses its shape, and
-/// that nothing but the member that is set or removed changes.
+/// Writes the text after the first byte to files: to config.json if bit 0 of that byte is set, to
+/// hf_quant_config.json if bit 1 is. Checks that any text is read or refused, that no weight loses
+/// its shape, and that setting or removing a member changes no other member.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const fs::path folder = MakeModel();
   if (size < 1) return 0;

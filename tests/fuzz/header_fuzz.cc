@@ -8,8 +8,9 @@
 #include "narrowfloat/io/safetensors_header.h"
 #include "narrowfloat/tensor/error.h"
 
-/// The first two bytes say how much data follows the header, the rest is its text. What is accepted
-/// prints to a header that reads the same; its records plan without an overflow.
+/// Parses the text after the first two bytes, which are the number of data bytes behind the header.
+/// Checks that an accepted header prints to an equal one, and that its records plan without an
+/// overflow.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace narrowfloat;
   if (size < 2) return 0;

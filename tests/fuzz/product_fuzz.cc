@@ -15,7 +15,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Bytes of the input, over and over; zeros if there are none.
+/// The bytes of the input, repeated without end; zeros if the input is empty.
 class Source {
  public:
   Source(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -27,7 +27,7 @@ class Source {
   std::size_t size_, next_ = 0;
 };
 
-/// A tensor of any codes and scales, each buffer in memory of exactly its size.
+/// A tensor with arbitrary codes and scales. Each buffer has memory of exactly its size.
 struct Tensor {
   Tensor(const SchemeInfo& scheme, const Shape& shape, Source& source) {
     QuantSpec spec;
@@ -87,13 +87,13 @@ void Run(Source source) {
 }  // namespace
 }  // namespace narrowfloat
 
-/// The first bytes choose schemes, layout, sizes and terms; the rest are codes and scales. The
-/// micro-kernels give the bytes of the reference, and expansions write no more than they should.
+/// Checks that micro-kernels give the reference's bytes. Runs expansions, but compares no result.
+/// The first bytes choose schemes, layout, sizes and terms. All other bytes are codes and scales.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     narrowfloat::Run({data, size});
   } catch (const narrowfloat::InvalidArgument&) {
-    return 0;  // schemes of two families, odd sizes of packed codes
+    return 0;  // schemes of two families, or odd sizes of packed codes
   }
   return 0;
 }

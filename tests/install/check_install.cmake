@@ -12,7 +12,7 @@ foreach(header ${headers})
     message(FATAL_ERROR "${header} is installed and needs a library that its users need not have")
   endif()
 endforeach()
-if(NOT BUILDS_PYTHON)  # then no component is a wheel's
+if(NOT BUILDS_PYTHON)  # then the wheel's component must have no files
   execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/python
                           --component python
                   OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
@@ -27,7 +27,7 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build
                         -DCMAKE_CXX_COMPILER=${CXX_COMPILER} "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}"
                         -DCMAKE_C_COMPILER=${C_COMPILER} "-DCMAKE_C_FLAGS=${C_FLAGS}"
                         -DCMAKE_BUILD_TYPE=Release
-                        # A part of the library's sources needs it, and no user of the library.
+                        # Only the library's own sources may need it, not its users.
                         -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK_DIR}/build COMMAND_ERROR_IS_FATAL ANY)

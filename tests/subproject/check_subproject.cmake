@@ -26,7 +26,7 @@ foreach(i RANGE ${last})
   separate_arguments(words UNIX_COMMAND "${command}")
   execute_process(COMMAND ${CMAKE_COMMAND} -E make_directory ${directory}/CMakeFiles/user.dir
                                            ${directory}/CMakeFiles/c_user.dir)
-  # What -Wall and -Wextra find is found in our headers too.
+  # The library's headers must not cause warnings of -Wall and -Wextra.
   execute_process(COMMAND ${words} -Wall -Wextra -Werror WORKING_DIRECTORY ${directory} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 if(NOT found EQUAL 2)

@@ -16,7 +16,7 @@
 namespace narrowfloat::conformance {
 namespace {
 
-/// The recorder's words for the types, and ours.
+/// A type's name in records, the name of its ReferenceCodec ("" without one), and its size.
 struct TypeName {
   std::string_view recorded, format;
   std::size_t bytes;

@@ -15,7 +15,7 @@
 
 namespace narrowfloat::conformance {
 
-/// A tensor of a recorded case. `dtype` is the recorder's word: fp32, bf16, e4m3, e8m0, ...
+/// A tensor of a recorded case. `dtype` is the record's name of the type: fp32, bf16, e4m3, ...
 struct GoldenTensor {
   std::string dtype;
   Shape shape;
@@ -28,7 +28,7 @@ struct GoldenTensor {
   double Double(std::size_t item) const;  // of an fp64 tensor
 };
 
-/// One recorded case of tests/golden/, as its file describes itself.
+/// A recorded case of tests/golden/: the description in its file, and its tensors.
 struct GoldenCase {
   std::string name, op;
   nlohmann::json params;
@@ -36,10 +36,10 @@ struct GoldenCase {
 
   bool Has(const std::string& tensor) const { return tensors.contains(tensor); }
   const GoldenTensor& At(const std::string& tensor) const { return tensors.at(tensor); }
-  /// Result of TransformerEngine's kernels: the alternative recorded for them where the
-  /// references disagree, else the tensor itself.
+  /// Returns the result of TransformerEngine's kernels: the alternative that is recorded for them
+  /// if the references disagree, else the tensor itself.
   const GoldenTensor& Expected(const std::string& tensor) const;
-  /// Result of `reference`: its alternative where one is recorded, else the tensor itself.
+  /// Returns the result of `reference`: its recorded alternative, or the tensor itself without one.
   const GoldenTensor& From(const std::string& reference, const std::string& tensor) const;
 };
 
@@ -51,7 +51,7 @@ std::vector<std::filesystem::path> GoldenFiles(std::string_view group);
 /// Returns the float tensor `tensor` of the case as an input.
 FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor = "x");
 
-/// Returns the spec that the case's parameters ask for, without directions.
+/// Returns the spec of the case's parameters, without directions.
 QuantSpec GoldenSpec(const GoldenCase& golden);
 
 /// Returns true if the case's scales are recorded as [line][block] and stored as [block][line].
@@ -59,8 +59,8 @@ bool RecordIsTurned(const GoldenCase& golden);
 
 DType GoldenDType(std::string_view dtype);
 
-/// Returns true if two items of that type have equal bits or are both NaN. Sign and payload of a
-/// NaN are an accident of the machine that recorded it.
+/// Returns true if two items of type `dtype` have equal bits or are both NaN. The sign and the
+/// payload of a NaN depend on the machine that recorded it.
 bool SameItem(std::string_view dtype, std::uint32_t a, std::uint32_t b);
 
 }  // namespace narrowfloat::conformance

@@ -30,7 +30,7 @@ std::string ColumnwiseScales(const QuantSpec& spec) {
   return spec.scheme->layout.columnwise_transposed ? "scale_inv_t" : "scale_inv_colwise";
 }
 
-/// Returns the recorder's name of each of our buffers.
+/// Returns the name of each buffer in the records.
 std::vector<Recorded> RecordedNames(const QuantSpec& spec) {
   const bool transposed = spec.scheme->layout.columnwise_transposed;
   const std::string suffix = spec.swizzled ? "_swizzled" : "";
@@ -49,7 +49,7 @@ std::uint32_t BitsAt(const std::byte* data, std::size_t item, std::size_t item_b
   return bits;
 }
 
-/// Returns the input that decided item `item` of a data tensor, for the message.
+/// Returns the input of item `item` of a data tensor, for the message; "" for other tensors.
 std::string InputOf(const FloatTensor& in, const Recorded& recorded, std::size_t item) {
   const MatrixShape matrix = FlattenShape(in.shape());
   if (recorded.tensor == "data" || recorded.tensor == "data_colwise")
@@ -60,8 +60,9 @@ std::string InputOf(const FloatTensor& in, const Recorded& recorded, std::size_t
   return "";
 }
 
-/// Compares a buffer with its record. Compact scales are recorded without their padding, which must
-/// be zero, and where codes lie transposed as [line][block], however they are stored.
+/// Returns the first difference of a buffer from its record, or "". Compact scales are recorded
+/// without their padding, which must be zero. If `turned`, the record has them as [line][block],
+/// and the buffer as [block][line].
 std::string Compare(const GoldenTensor& expected, const FloatTensor& in, const Recorded& recorded,
                     const BufferPlan& buffer, bool turned, const std::byte* got) {
   const std::size_t item_bytes = expected.ItemBytes();
@@ -92,7 +93,7 @@ bool IsNegative(const FloatTensor& x, std::size_t item) {
 }
 
 /// Returns the record of packed codes with the signs that the kernels keep: the Python reference
-/// forgets that of a zero that was -0 before it was rounded.
+/// drops the sign of a value that rounds to -0.
 GoldenTensor WithSignsOfZero(const GoldenCase& golden, const std::string& tensor,
                              const FloatTensor& in) {
   GoldenTensor codes = golden.Expected(tensor);
@@ -124,12 +125,12 @@ void ExpectRecorded(const GoldenCase& golden, const FloatTensor& in, const Quant
   }
 }
 
-/// Returns the specs that the case has records for: every direction, compact and swizzled.
+/// Returns the specs whose buffers the case records: every direction, compact and swizzled.
 std::vector<QuantSpec> SpecsOf(const GoldenCase& golden) {
   const bool columnwise = golden.Has("data_t") || golden.Has("data_colwise");
   std::vector<QuantSpec> specs;
   for (const bool swizzled : {false, true}) {
-    // If the records of the scales disagree, the swizzled ones are those of the Python reference.
+    // If the references disagree, the swizzled scales are recorded from the Python reference.
     const bool contested = &golden.Expected("scale_inv") != &golden.At("scale_inv");
     if (swizzled && (contested || !golden.Has("scale_inv_swizzled"))) continue;
     for (const auto& [rowwise, colwise] : {std::pair{true, false}, {false, true}, {true, true}}) {
@@ -144,20 +145,20 @@ std::vector<QuantSpec> SpecsOf(const GoldenCase& golden) {
   return specs;
 }
 
-/// Codes and scales of one direction as recorded, and the prefix of what they decode to.
+/// The names of a direction's codes and scales in the records, and the prefix of its values' names.
 struct RecordedDirection {
   Direction direction;
   std::string data, scale_inv, values;
 };
 
 std::vector<RecordedDirection> DirectionsOf(const GoldenCase& golden) {
-  // A dequantize case of 32x1 blocks holds columnwise buffers under the plain names.
+  // A dequantize case of 32x1 blocks has columnwise buffers under the rowwise names.
   const nlohmann::json block = golden.params.value("block", nlohmann::json::array({1, 1}));
   if (golden.op == "dequantize" && block[0] != 1)
     return {{Direction::kColumnwise, "data", "scale_inv", "dequant"}};
   std::vector<RecordedDirection> directions{{Direction::kRowwise, "data", "scale_inv", "dequant"}};
-  // The columns of 1-D blocks are quantized on their own; what they decode to is not recorded.
-  // 4over6 may choose otherwise for columns.
+  // Columns of 1-D blocks have other codes than rows, and their values are not recorded. 4over6 may
+  // choose other scales for columns.
   const bool alike =
       GoldenSpec(golden).scheme->block.rows != 1 && !golden.params.value("use_4over6", false);
   if (golden.Has("data_t") && alike)
@@ -169,7 +170,7 @@ std::vector<RecordedDirection> DirectionsOf(const GoldenCase& golden) {
   return directions;
 }
 
-/// Buffers of a compact spec that hold the recorded codes and scales, padding garbage.
+/// Returns buffers of a compact spec with the recorded codes and scales. Padding is not zero.
 QuantizedBuffers Load(const GoldenCase& golden, const RecordedDirection& recorded,
                       const Shape& shape) {
   QuantSpec spec = GoldenSpec(golden);
@@ -211,7 +212,7 @@ void ExpectValues(const GoldenTensor& expected, const QuantizedBuffers& in, cons
   ASSERT_TRUE(out.GuardsAreWhole()) << context;
 }
 
-/// Returns the same codes with swizzled scales, where the scheme has such a layout.
+/// Returns the same codes with swizzled scales; nullopt if the scheme has no such layout.
 std::optional<QuantizedBuffers> Swizzled(const QuantizedBuffers& compact, const Verbs& verbs) {
   if (!compact.view.spec.scheme->layout.swizzles) return std::nullopt;
   QuantSpec spec = compact.view.spec;
@@ -225,7 +226,8 @@ std::uint32_t CodeAt(const std::byte* codes, std::size_t item) {
   return std::to_integer<std::uint32_t>(codes[item / 2]) >> item % 2 * 4 & 0xFu;
 }
 
-/// Returns the code with the input's sign. The reference drops the sign of values that round to -0.
+/// Returns the code with the input's sign. The recorded reference drops the sign of a value that
+/// rounds to -0.
 std::uint32_t WithSignOf(const FloatTensor& in, std::size_t item, std::uint32_t code) {
   const bool negative = (in.Bits(item) >> (ItemSize(in.dtype()) * 8 - 1)) != 0;
   return code == 0 && negative ? 8u : code;
@@ -255,7 +257,7 @@ std::uint32_t BitsOf(float x) {
   return std::bit_cast<std::uint32_t>(x);
 }
 
-/// Encodes the recorded inputs by per-tensor scaling by 1.
+/// Compares the codes of the verb under a scale of 1 with the recorded codes.
 void CheckEncoded(const GoldenCase& golden, const std::string& format, const Verbs& verbs) {
   const FloatTensor in = GoldenInput(golden);
   const QuantSpec spec{.scheme = &FindScheme("fp8_" + format), .scale = 1.0f};
@@ -284,7 +286,7 @@ void CheckCasts(const GoldenCase& golden, const Verbs& verbs) {
   if (encodes && (format == "e4m3" || format == "e5m2")) CheckEncoded(golden, format, verbs);
 }
 
-/// Checks scales with one element per block, so that each recorded amax is a block's.
+/// Checks the scales of a tensor of one column, whose items are the recorded amaxes of its blocks.
 void CheckMxScales(const GoldenCase& golden, const Verbs& verbs) {
   const GoldenTensor& amax = golden.At("amax");
   FloatTensor in(DType::kFloat32, {amax.shape.at(0), 1});
@@ -295,7 +297,7 @@ void CheckMxScales(const GoldenCase& golden, const Verbs& verbs) {
   verbs.Quantize(in, out);
   const std::size_t row_bytes = FlattenShape(out.view[Role::kRowwiseScaleInv].shape).cols;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    // A NaN amax cannot come from data, whose NaNs the amax skips.
+    // No tensor has a NaN amax, because the amax ignores NaN.
     if (!SameItem("fp32", in.Bits(i), 0x7FC00000u)) {
       ExpectItem(golden, "code", i,
                  std::to_integer<std::uint32_t>(out.Data(Role::kRowwiseScaleInv)[i * row_bytes]),
@@ -361,7 +363,7 @@ void ExpectStep(const GoldenTensor& expected, std::size_t step, const Floats& go
   }
 }
 
-/// Returns the largest values as OCP OFP8 1.0 lists them.
+/// Returns the largest value of the case's format. Source: OCP OFP8 1.0.
 float Fp8Max(const GoldenCase& golden) {
   return golden.params.at("q_dtype") == "e4m3" ? 448.0f : 57344.0f;
 }
@@ -372,8 +374,8 @@ DelayedScaleRule RuleOf(const GoldenCase& golden) {
           .algorithm = FindAmaxAlgorithm(golden.params.at("amax_compute_algo").get<std::string>())};
 }
 
-/// Runs all steps of a case as `reference` did. The recorder of the reduced variant had half of
-/// each amax in row 0 and the amax itself in the reduction's buffer.
+/// Runs all steps of a case and compares them with the record of `reference`. In the record of the
+/// reduced variant, row 0 has half of each amax, and the buffer of the reduction the amax itself.
 void CheckUpdates(const GoldenCase& golden, const std::string& reference, bool reduced,
                   const Verbs& verbs) {
   const auto scales = golden.params.at("num_scales").get<std::size_t>();
@@ -395,7 +397,8 @@ void CheckUpdates(const GoldenCase& golden, const std::string& reference, bool r
   }
 }
 
-/// Quantizes with the scale of the step before, files the amax, updates the scale; and again.
+/// Runs training steps: quantizes with the scale of the step before, stores the amax in the
+/// history, and updates the scale.
 void CheckTraining(const GoldenCase& golden, const Verbs& verbs) {
   const Shape shape = golden.params.at("shape").get<Shape>();
   const auto rows = golden.params.at("history_length").get<std::int64_t>();
@@ -563,7 +566,7 @@ void CheckHadamard(const GoldenCase& golden, const Verbs& verbs) {
   const FloatTensor x = GoldenInput(golden);
   const auto rows = static_cast<std::size_t>(x.shape()[0]);
   const auto cols = static_cast<std::size_t>(x.shape()[1]);
-  // Recorded along rows; the verb goes along columns.
+  // The record transforms along rows, the verb along columns.
   FloatTensor in(x.dtype(), {x.shape()[1], x.shape()[0]});
   for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, x.Bits(i % rows * cols + i / rows));
   FloatTensor out(in.dtype(), in.shape());

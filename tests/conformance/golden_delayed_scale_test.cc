@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded steps of delayed scaling: group dsu. TransformerEngine's variants disagree about a step
-// whose newest amax is 0; its bulk kernel, the one that runs after the reduction, is followed.
+// Compares steps of delayed scaling with group dsu. TransformerEngine's variants disagree about a
+// step whose newest amax is 0. The library follows the bulk kernel, which runs after the reduction.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded dequantizations: group dq, and what cs, ds, mx, bs and nv record beside their codes.
+// Compares decoded values with group dq, and with the values that cs, ds, mx, bs and nv record.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -56,7 +56,7 @@ std::size_t SlabOf(const GoldenCase& golden, std::size_t length) {
   return mode == "nvfp4_gemm" ? 16 : length;
 }
 
-/// Returns half the distance of neighbouring numbers, relative to the power of two below them.
+/// Returns half the distance of adjacent numbers, relative to the power of two below them.
 double UnitRoundoff(DType dtype) {
   constexpr int kDigits[] = {24, 11, 8};
   return std::ldexp(1.0, -kDigits[static_cast<std::size_t>(dtype)]);
@@ -131,7 +131,7 @@ SchemeInfo RecordedProduct::Describe(std::string_view side) const {
     info.block = {tile[0], tile[1]};
   } else if (Mode() != "fp8_per_tensor_gemm") {
     info.block = {1, SlabOf(golden, length)};
-    info.layout.scale_type = ScaleType::kE8M0;  // NVFP4's is another that is not fp32
+    info.layout.scale_type = ScaleType::kE8M0;  // also for NVFP4: rules only test for kFloat32
   }
   return info;
 }
@@ -159,8 +159,8 @@ void RecordedProduct::Expect(const FloatTensor& got, const std::string& context)
     }
   }
   if (!golden.Has("exact.fp64")) return;
-  // A product of codes and scales passes through fewer than K + 8 roundings of fp32, each by 2^-24
-  // at most. Each term that is added, of which the records contain all, rounds once more.
+  // A product of codes and scales passes through fewer than K + 8 roundings of fp32, of at most
+  // 2^-24 each. Each added term, which the recorded sums contain, rounds once more.
   const std::optional<FloatTensor> bias = Bias();
   const FloatTensor before = Before();
   for (std::size_t i = 0; i < got.size(); ++i) {

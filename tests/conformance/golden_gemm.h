@@ -11,8 +11,8 @@
 
 namespace narrowfloat::conformance {
 
-/// One side of a recorded product, "x" or "w": codes by lines, and a scale for each slab of a line.
-/// Decoded without the code under test.
+/// An operand of a recorded product, "x" or "w": codes by lines, and one scale per slab of a line.
+/// Decodes them without the code under test.
 class RecordedOperand final : public GemmOperand {
  public:
   RecordedOperand(const GoldenCase& golden, std::string_view side);
@@ -28,7 +28,7 @@ class RecordedOperand final : public GemmOperand {
   std::size_t scale_rows_, scale_cols_;
 };
 
-/// Arguments of a case of group gm.
+/// The arguments of a case of group gm.
 struct RecordedProduct {
   explicit RecordedProduct(const GoldenCase& recorded);
 
@@ -37,16 +37,16 @@ struct RecordedProduct {
   DType dtype;
   bool accumulates;
 
-  /// Returns the name of the scheme of a side; it need not exist.
+  /// Returns the name of an operand's scheme.
   std::string SchemeName(std::string_view side) const;
-  /// Returns the description of that scheme for a rule, without the registry.
+  /// Returns the fields of that scheme that GemmRuleOf reads, without the registry.
   SchemeInfo Describe(std::string_view side) const;
   std::string_view Mode() const { return golden.params.at("mode").get_ref<const std::string&>(); }
 
-  /// Contents of `out` before the product: recorded, or nothing.
+  /// Returns `out` before the product: the record's, or one with arbitrary items if it has none.
   FloatTensor Before() const;
   std::optional<FloatTensor> Bias() const;
-  /// Checks the recorded bytes where they are exact, else the bound.
+  /// Checks the recorded bytes if they are exact, and the error bound if exact sums are recorded.
   void Expect(const FloatTensor& got, const std::string& context) const;
 };
 

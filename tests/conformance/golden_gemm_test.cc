@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded products: group gm. The arithmetic is held to every case, scheme or no scheme; the verb
-// to those whose schemes exist.
+// Compares MultiplyTile, with operands decoded by the test, and the verb Qgemm with the recorded
+// products of group gm.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::vector<float> BiasItems(const RecordedProduct& product) {
   return items;
 }
 
-/// Returns the product by MultiplyTile, in tiles whose corners are `step` rows and columns apart.
+/// Returns the product by MultiplyTile, in tiles of `step` rows and columns.
 FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   const RecordedOperand x(product.golden, "x"), w(product.golden, "w");
   FloatTensor out = product.Before();
@@ -50,7 +50,7 @@ FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   return out;
 }
 
-/// Computes the sum of one item independently, product by product. Source: docs/numerics.md,
+/// Computes the sum of one item without the library, product by product. Source: docs/numerics.md,
 /// "Products".
 float ReferenceSum(const RecordedProduct& product, const RecordedOperand& x,
                    const RecordedOperand& w, std::size_t row, std::size_t col) {
@@ -77,7 +77,7 @@ float ReferenceSum(const RecordedProduct& product, const RecordedOperand& x,
   return static_cast<float>(sum);
 }
 
-/// Copies the recorded scales, line by line, to where they are stored.
+/// Copies the recorded scales, which are line-major, to their positions in a buffer.
 void PlaceScales(const GoldenTensor& scales, const ScaleGrid& grid, ScalePlacement placement,
                  std::byte* stored) {
   ASSERT_EQ(scales.Items(), grid.lines * grid.blocks);
@@ -90,7 +90,7 @@ void PlaceScales(const GoldenTensor& scales, const ScaleGrid& grid, ScalePlaceme
   }
 }
 
-/// Buffers that hold a side of the product in one direction, padding garbage.
+/// Returns buffers with an operand of the product in one direction. Padding is not zero.
 QuantizedBuffers Load(const RecordedProduct& product, std::string_view side, Direction direction,
                       ScalePlacement placement) {
   const GoldenTensor& codes = product.golden.At(fmt::format("q{}", side));
@@ -188,7 +188,7 @@ TEST_P(GoldenGemmTest, TheVerbGivesTheRecordInEveryLayout) {
     for (const ScalePlacement placement : {ScalePlacement::kCompact, ScalePlacement::kSwizzled}) {
       const bool swizzles = FindScheme(product.SchemeName("x")).layout.swizzles;
       if (placement == ScalePlacement::kSwizzled && !swizzles) continue;
-      // The same items are summed along, wherever they lie: the same bytes.
+      // The layout of the operands does not change the order of a sum, nor its bytes.
       EXPECT_EQ(Difference(first, ByVerb(product, layout, placement, 3)), "")
           << golden.name << ", layout " << static_cast<int>(layout.layout);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MXFP4 against TransformerEngine's records, rowwise alone: its reference has no columns for it.
+// Compares rowwise MXFP4 with TransformerEngine's records. Its reference has no columnwise MXFP4.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded quantizations of TransformerEngine: groups cs, ds, mx, bs and nv, every byte, on
-// every backend.
+// Compares every byte of quantized tensors on every backend with TransformerEngine's records:
+// groups cs, ds, mx, bs and nv.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace narrowfloat::conformance {
 namespace {
 
-/// The layout that GEMMs read, padding included, is recorded too where all references agree.
+/// Compares the layout that GEMMs read, padding included. It is recorded if all references agree.
 TEST(GoldenBlockTest, ScalesLieAsGemmsReadThem) {
   for (const auto& verbs : CpuVerbs()) CheckScalesForGemms(*verbs);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded tables: group ct (casts, scales from amax), group sw (swizzled scales) and group rht
-// (the Hadamard transform alone).
+// Compares with recorded tables: group ct (casts, scales from an amax), group sw (swizzled scales)
+// and group rht (the Hadamard transform alone).
 #include <gtest/gtest.h>
 
 #include <string>

@@ -12,13 +12,13 @@
 
 namespace narrowfloat::conformance {
 
-/// A format as its standard's table gives it. Written here a second time on purpose: what these
-/// tests expect must not come from the traits that they test.
+/// A format, from the table in its standard. Repeated here on purpose: the expected results must
+/// not depend on the constants under test.
 struct ReferenceFormat {
   std::string_view name;
   int exponent_bits, mantissa_bits, bias;
   std::uint32_t largest;  // code of the largest finite magnitude
-  std::uint32_t nan;      // what NaN is encoded as
+  std::uint32_t nan;      // code that NaN is encoded to
   bool has_infinity;
 };
 inline constexpr ReferenceFormat kReferenceFormats[] = {
@@ -31,8 +31,8 @@ inline constexpr ReferenceFormat kReferenceFormats[] = {
 
 enum class PastLargest { kSaturates, kIsInfinite };
 
-/// Encoder and decoder by table and search in binary64, where every value and every midpoint of
-/// these formats is exact. Shares no step with the integer arithmetic under test.
+/// Encodes and decodes by a table and a search in binary64, in which all values and midpoints of
+/// these formats are exact. Shares no step with the integer arithmetic under test.
 class ReferenceCodec {
  public:
   explicit ReferenceCodec(const ReferenceFormat& format) : format_(format) {
@@ -59,7 +59,7 @@ class ReferenceCodec {
                : std::numeric_limits<double>::quiet_NaN();
   }
 
-  /// Returns true if two codes are equal; any NaN equals any NaN.
+  /// Returns true if two codes are equal, or if both are NaN.
   bool SameCode(std::uint32_t a, std::uint32_t b) const {
     return a == b || (std::isnan(Value(a)) && std::isnan(Value(b)));
   }
@@ -71,8 +71,8 @@ class ReferenceCodec {
     const auto above = std::upper_bound(grid_.begin(), grid_.end(), magnitude);
     const auto below = static_cast<std::uint32_t>(above - grid_.begin()) - 1u;
     if (above == grid_.end()) {
-      // The first value past the largest would lie one step further; a tie goes to it, for
-      // it is the even one of the two in the formats that have an infinity.
+      // Rounds as if one more step followed the largest value. A tie rounds to it, because its code
+      // is even in all formats with an infinity.
       const double step = grid_.back() - grid_[grid_.size() - 2];
       const bool infinite =
           past == PastLargest::kIsInfinite && magnitude >= grid_.back() + step / 2;
@@ -86,8 +86,8 @@ class ReferenceCodec {
   /// Returns the exact middle of code and code + 1.
   double Middle(std::uint32_t code) const { return (grid_[code] + grid_[code + 1]) / 2; }
 
-  /// For each magnitude code the bits of the first float that is encoded to it: a step function,
-  /// so that all 2^32 floats can be checked by filling runs. For formats whose middles are floats.
+  /// Returns, for each magnitude code, the bits of the smallest float that is encoded to it: codes
+  /// of increasing floats are runs. Requires: the format's midpoints are fp32 numbers.
   std::vector<std::uint32_t> FirstFloatBits() const {
     std::vector<std::uint32_t> first{0};
     for (std::uint32_t code = 1; code <= format_.largest; ++code) {
@@ -102,7 +102,7 @@ class ReferenceCodec {
   std::vector<double> grid_;
 };
 
-/// Returns the codec of that name, built once.
+/// Returns the codec of the format `name`. Requires: kReferenceFormats lists it.
 inline const ReferenceCodec& ReferenceCodecOf(std::string_view name) {
   static const std::vector<ReferenceCodec> codecs(std::begin(kReferenceFormats),
                                                   std::end(kReferenceFormats));

@@ -80,7 +80,7 @@ std::uint32_t CodeAt(const Slot& slot, const QuantizedBuffers& in, std::size_t p
   return ItemAt(in, DataOf(slot), place / 2) >> place % 2 * 4 & 0xF;
 }
 
-/// Returns the amax under which NVFP4's scales stand, of a line where each has its own.
+/// Returns the amax of NVFP4's scales: the tensor's, or the line's if the spec is row_scaled.
 double AmaxValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line) {
   float amax = 0;
   std::memcpy(&amax,
@@ -90,7 +90,7 @@ double AmaxValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line)
   return static_cast<double>(amax);
 }
 
-/// Returns the value of a stored scale_inv.
+/// Returns the factor that a stored scale_inv stands for.
 double ScaleValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
                   std::uint32_t scale_inv) {
   if (slot.scheme->name.starts_with("nvfp4")) {

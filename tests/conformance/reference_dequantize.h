@@ -9,7 +9,7 @@
 
 namespace narrowfloat::conformance {
 
-/// One kind of dequantization: what is read, and the type of what comes out.
+/// A kind of dequantization: the scheme and the direction of its input, the type of its output.
 struct Slot {
   const SchemeInfo* scheme;
   Direction direction;
@@ -19,14 +19,14 @@ struct Slot {
 bool Rowwise(const Slot& slot);
 Role DataOf(const Slot& slot);
 Role ScalesOf(const Slot& slot);
-/// Returns true for two codes per byte under an amax (NVFP4).
+/// Returns true if two codes share a byte (NVFP4, MXFP4).
 bool Packed(const Slot& slot);
 
-/// Layout by the scheme's name. A line is a row for rowwise, a column for columnwise.
+/// The layout that a scheme's name stands for.
 struct Geometry {
-  std::size_t lines_per_scale, block;  // across and along lines; 0: the tensor is the block
-  bool transposed;                     // columnwise codes
-  bool block_major;                    // compact scales, by direction of the slot
+  std::size_t lines_per_scale, block;  // lines and positions of a block; 0: the whole tensor
+  bool transposed;                     // the layout of columnwise codes
+  bool block_major;                    // the layout of compact scales in the slot's direction
 };
 
 Geometry GeometryOf(const Slot& slot);
@@ -34,7 +34,7 @@ Geometry GeometryOf(const Slot& slot);
 /// Returns the index of the code at position `pos` of a line.
 std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t pos);
 
-/// Returns the item of the stored scale of a line's block.
+/// Returns the index of the scale of a line's block in the stored scales.
 std::size_t ScalePlace(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
                        std::size_t block);
 
@@ -42,7 +42,7 @@ std::uint32_t ItemAt(const QuantizedBuffers& in, Role role, std::size_t item);
 void SetItem(QuantizedBuffers& in, Role role, std::size_t item, std::uint32_t bits);
 void SetCode(const Slot& slot, QuantizedBuffers& in, std::size_t place, std::uint32_t code);
 
-/// Returns the bits of the value of element (row, col). Source: docs/numerics.md, "Dequantization".
+/// Returns the bits of the decoded element (row, col). Source: docs/numerics.md, "Dequantization".
 std::uint32_t ReferenceValue(const Slot& slot, const QuantizedBuffers& in, std::size_t row,
                              std::size_t col);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVFP4 by docs/numerics.md: fp32 operations one by one, each a
-// binary64 operation rounded once more, which gives the same as binary64 has more than twice the
-// digits (sums, products and quotients of two; Figueroa 1995).
+// NVFP4 by docs/numerics.md, one fp32 operation after another. Each is a binary64 operation whose
+// result is rounded to fp32. This second rounding is harmless for sums, products and quotients of
+// two fp32 numbers, because binary64 has more than twice the digits (Figueroa 1995).
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -24,7 +24,7 @@ double Fmin(double a, double b) {
   return std::isnan(a) ? b : std::isnan(b) ? a : std::min(a, b);
 }
 
-/// The operand of one direction as a matrix of lines, transposed and transformed if it is so.
+/// The items of one direction as lines, transformed if the spec says so. Items past the end are 0.
 struct Lines {
   std::size_t lines, length;
   std::vector<double> items;
@@ -33,16 +33,16 @@ struct Lines {
   }
 };
 
-/// Items of T are wide enough for what comes out exactly but for one rounding to T.
+/// Rounds `x` once to the type.
 double RoundToItem(double x, DType dtype) {
   if (dtype == DType::kFloat32) return F32(x);
   const ReferenceCodec& codec = ReferenceCodecOf(DTypeName(dtype));
   return codec.Value(codec.Encode(x, PastLargest::kIsInfinite));
 }
 
-/// Transforms in long double, which holds the exact sums where the exponents of a group span at
-/// most 36 binades (24 bits of a significand, 4 bits for the sum of 16); the tests stay within
-/// that.
+/// Transforms in long double, whose sums are exact if the exponents of a group span at most 36
+/// binades (24 bits of a significand, 4 bits for the sum of 16). Requires: at most 25 binades, so
+/// that the sums are also exact in binary64, in which they are rounded to the type.
 void Transform(Lines& operand, std::uint64_t sign_mask, DType dtype) {
   for (std::size_t start = 0; start < operand.lines * operand.length; start += 16) {
     double out[16];
@@ -144,8 +144,8 @@ class Nvfp4Reference {
     return errors[0];
   }
 
-  /// Returns the random byte of an item, by an independent Philox. Source: docs/numerics.md,
-  /// "NVFP4".
+  /// Returns the random byte of an item, by an independent implementation of Philox4x32-10. Source:
+  /// docs/numerics.md, "NVFP4".
   std::uint32_t RandomByte(std::size_t line, std::size_t i) const {
     const std::uint64_t blocks = (operand_.length + 15) / 16;
     const std::uint64_t run = line * blocks + i / 16 + (rowwise_ ? 0 : std::uint64_t{1} << 63);

@@ -18,7 +18,7 @@ std::size_t Up(std::size_t a, std::size_t multiple) {
   return (a + multiple - 1) / multiple * multiple;
 }
 
-/// Rounds a product, exact in binary64, once to binary32.
+/// Returns a product rounded once to binary32. Requires: the product is exact in binary64.
 float RoundedProduct(double a, double b) {
   return static_cast<float>(a * b);
 }
@@ -29,7 +29,7 @@ struct Matrix {
   double operator()(std::size_t row, std::size_t col) const { return in->Value(row * cols + col); }
 };
 
-/// Returns the largest magnitude of a rectangle, clipped to the matrix; NaN skipped.
+/// Returns the largest magnitude of a rectangle, clipped to the matrix. Ignores NaN.
 double AmaxOf(const Matrix& x, std::size_t row, std::size_t col, std::size_t height,
               std::size_t width) {
   double amax = 0;
@@ -70,8 +70,8 @@ void QuantizeWhole(const Matrix& x, const ReferenceCodec& codec, QuantizedBuffer
   }
 }
 
-/// Returns the place of the scale of (line, block): a line is a row for rowwise and a column for
-/// columnwise.
+/// Returns the index of the scale of (line, block). `rowwise`: compact scales are line-major, else
+/// block-major.
 std::size_t ScalePlace(bool rowwise, bool swizzled, std::size_t line, std::size_t block,
                        std::size_t lines, std::size_t blocks) {
   if (swizzled) {
@@ -91,7 +91,7 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   const std::size_t length = rowwise ? x.cols : x.rows;
   const std::size_t blocks = Up(length, kMxBlockLength) / kMxBlockLength;
   const bool packed =
-      out.view.spec.scheme->element_bits == 4;  // its columnwise codes lie transposed
+      out.view.spec.scheme->element_bits == 4;  // then columnwise codes are transposed
   std::memset(out.Data(scales), 0, out.Bytes(scales));
   if (packed) std::memset(out.Data(data), 0, out.Bytes(data));
   for (std::size_t line = 0; line < lines; ++line) {
@@ -120,8 +120,7 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   }
 }
 
-/// Quantizes by the rule of block FP8. A line is a row for rowwise and a column for columnwise;
-/// columnwise codes are transposed.
+/// Quantizes one direction by the rule of block-scaled FP8. Columnwise codes are transposed.
 void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square, bool rowwise,
                       QuantizedBuffers& out) {
   const QuantSpec& spec = out.view.spec;
@@ -160,10 +159,10 @@ void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square,
 
 float ReferenceScale(float amax, double max, float epsilon, bool power_of_two, float overflow) {
   if (amax < epsilon) amax = epsilon;
-  // A negative amax can only be given, and no rule covers it; 1 is what the library says.
+  // Does not cover a negative amax, which only a spec can have.
   if (std::isnan(amax) || std::isinf(amax) || amax == 0.0f) return 1.0f;
-  // Binary64 holds the quotient closely enough that rounding twice is rounding once: no quotient
-  // of two 24-bit numbers lies nearer to a middle than 2^-48.
+  // Rounding the binary64 quotient to fp32 equals one rounding: a quotient of two 24-bit numbers is
+  // at least 2^-48 away from the middle of two fp32 numbers.
   const double quotient = max / static_cast<double>(amax);
   double scale = static_cast<double>(static_cast<float>(quotient));
   if (std::isinf(scale)) scale = static_cast<double>(overflow);

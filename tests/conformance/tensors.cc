@@ -21,7 +21,7 @@ bool AllGuard(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte byte) { return byte == kGuard; });
 }
 
-/// Fields of a type's patterns: the sign, all bits of the exponent, and its lowest bit.
+/// Masks of a type's bit patterns: the sign, all bits of the exponent, its lowest bit.
 struct Fields {
   std::uint32_t sign, exponent, least;
 };
@@ -62,7 +62,7 @@ FloatTensor::FloatTensor(DType dtype, Shape shape, Placement placement)
     offsets_.push_back(start + row * row_step + outer * outer_gap);
     end = offsets_.back() + row_bytes;
   }
-  // Exactly to the last item: a read past it is a heap overflow that ASan sees.
+  // Ends at the last item, so that ASan reports a read past it.
   memory_.assign(end, kGuard);
   if (placement == Placement::kReversedRows) std::ranges::reverse(offsets_);
   if (placement == Placement::kContiguous || MisalignmentOf(placement) != 0) return;
@@ -211,7 +211,7 @@ void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range)
   std::uint32_t window = 0;
   for (std::size_t i = 0; i < tensor.size(); ++i) {
     const std::uint64_t draw = random();
-    // A window of exponents that moves every few dozen items, so that blocks differ in scale.
+    // A window of exponents, which changes every 37 items, so that blocks have different scales.
     if (i % 37 == 0) {
       window = static_cast<std::uint32_t>(random()) & exponent_mask;
       if (range == Range::kNear)

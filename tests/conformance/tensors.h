@@ -20,22 +20,22 @@ namespace narrowfloat::conformance {
 /// Placement of a tensor of floats in memory.
 enum class Placement {
   kContiguous,
-  kUnaligned,     // one byte off
-  kPaddedRows,    // rows further apart than they are long, by an odd number of bytes
+  kUnaligned,     // begins one byte past a cache line
+  kPaddedRows,    // an odd number of bytes between rows
   kReversedRows,  // negative strides
-  kPaddedOuter,   // outermost dimension further apart: the row distance is not uniform for rank 3
-  kInsideLine,    // 16 bytes past a cache line, where NumPy's large arrays begin
+  kPaddedOuter,   // a gap after each outermost index: rows of rank 3 are not equally spaced
+  kInsideLine,    // begins 16 bytes past a cache line, as NumPy's large arrays do
 };
-/// The placements of small tensors; kInsideLine matters to large ones.
+/// The placements of small tensors. Only large tensors need kInsideLine.
 inline constexpr Placement kPlacements[] = {Placement::kContiguous, Placement::kUnaligned,
                                             Placement::kPaddedRows, Placement::kReversedRows,
                                             Placement::kPaddedOuter};
 std::string PlacementName(Placement placement);
-/// Returns how many bytes past a cache line a tensor begins.
+/// Returns the distance in bytes from the start of a cache line to the tensor's first byte.
 std::size_t MisalignmentOf(Placement placement);
 
-/// Memory that begins on a cache line, as large tensors' does: kernels write what is aligned in
-/// another way, so that chance must not decide it.
+/// Allocates memory that begins at a cache line, as memory of large tensors does. Kernels store
+/// aligned outputs in another way, so that the alignment must not depend on chance.
 template <class T>
 struct LineAllocator {
   using value_type = T;
@@ -49,7 +49,7 @@ struct LineAllocator {
 };
 using LineBytes = std::vector<std::byte, LineAllocator<std::byte>>;
 
-/// A float tensor that owns its memory, between guard bytes.
+/// A float tensor that owns its memory, with guard bytes before it and between its rows.
 class FloatTensor {
  public:
   FloatTensor(DType dtype, Shape shape, Placement placement = Placement::kContiguous);
@@ -60,15 +60,15 @@ class FloatTensor {
   TensorView View();
   ConstTensorView ConstView() const;
 
-  /// Returns the item `index` in row-major order of the shape, wherever it lies.
+  /// Returns the item `index` in row-major order of the shape, for all placements.
   std::uint32_t Bits(std::size_t index) const;
   void SetBits(std::size_t index, std::uint32_t bits);
   double Value(std::size_t index) const;
-  /// Items in row-major order.
+  /// Returns all items in row-major order.
   std::vector<std::uint32_t> AllBits() const;
-  /// Copies the items of `other`, whatever the placements.
+  /// Copies the items of `other`. The placements may differ. Requires: the shapes are equal.
   void Assign(const FloatTensor& other);
-  /// Returns true if the bytes between and around the rows are those that the constructor wrote.
+  /// Returns true if the bytes before and between the rows are unchanged.
   bool GuardsAreWhole() const;
 
  private:
@@ -78,12 +78,12 @@ class FloatTensor {
   Shape shape_;
   std::size_t cols_;
   std::vector<std::ptrdiff_t> strides_;
-  std::vector<std::size_t> offsets_;  // of each row, from the start of memory_
+  std::vector<std::size_t> offsets_;  // from the start of memory_ to each row
   LineBytes memory_;
 };
 
-/// The planned buffers of a quantized tensor, each between guard bytes and filled with a pattern,
-/// so that a byte which a verb forgets to write shows.
+/// The planned buffers of a quantized tensor, each between guard bytes and filled with a pattern:
+/// tests find bytes that a verb does not write.
 class QuantizedBuffers {
  public:
   QuantizedBuffers(const QuantSpec& spec, const Shape& shape, std::size_t misalignment = 0);
@@ -102,18 +102,18 @@ class QuantizedBuffers {
   std::size_t misalignment_;
 };
 
-/// Returns the first difference of two quantized tensors of one spec and shape: which buffer, which
-/// byte, what was expected and got; empty if they are equal and no guard was written to.
+/// Returns the first difference of two quantized tensors of one spec and shape: the buffer, the
+/// byte, its expected and its actual value; "" if they are equal and got's guards are unchanged.
 std::string Difference(const QuantizedBuffers& expected, const QuantizedBuffers& got);
-/// Returns the first difference of two float tensors, bit for bit.
+/// Returns the first difference of two float tensors of one type and shape, compared as bits.
 std::string Difference(const FloatTensor& expected, const FloatTensor& got);
 
-/// Returns the seed of this run's random tensors: NF_TEST_SEED if that is set, else another one
-/// each time. Every failure prints it.
+/// Returns the seed of this run's random tensors: NF_TEST_SEED if that is set, else a random one.
+/// Messages of failed tests print it, to repeat the run.
 std::uint64_t RunSeed();
 
-/// Ranges of FillWithSpecials. Kernels treat finite numbers faster than NaN and infinities, near
-/// numbers faster still.
+/// Ranges of FillWithSpecials: all patterns, finite numbers, finite numbers near 1. Kernels are
+/// faster for finite numbers than for NaN and infinities, and fastest for numbers near each other.
 enum class Range { kAll, kNumbers, kNear };
 inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
 
@@ -122,12 +122,11 @@ inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
 /// signalling NaN.
 std::vector<std::uint32_t> SpecialPatterns(DType dtype, Range range = Range::kAll);
 
-/// Fills a tensor with what breaks kernels: values over the whole exponent range or some binades
-/// around 1, runs near each other, all-zero blocks, and here and there -0, subnormals, the largest
-/// values, NaN and infinities.
+/// Fills a tensor with difficult items: values of all exponents, or of some binades around 1; runs
+/// of similar values; all-zero blocks; a few of SpecialPatterns(). kNear has no values above 2^9.
 void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range = Range::kAll);
 
-/// Threads and stores that a backend is tried with: none of them changes a byte.
+/// A number of threads and a kind of stores, which must not change a byte of the result.
 struct ExecutionVariant {
   int threads;
   Stores stores;
@@ -135,7 +134,8 @@ struct ExecutionVariant {
 inline constexpr ExecutionVariant kExecutionVariants[] = {{1, Stores::kCached},
                                                           {3, Stores::kNontemporal}};
 
-/// Returns true if packed codes fill their bytes, and the transform's rows its groups.
+/// Returns true if the spec can quantize the shape: packed lines have an even length, and rows are
+/// a multiple of 16 for the transform.
 bool Fits(const QuantSpec& spec, const Shape& shape);
 
 /// Returns the spec in every direction, compact and swizzled.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that are compared with records, on whatever runs them.
+// The verbs that are compared with records, on the CPU's kernel tables or on a CUDA device.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace narrowfloat::conformance {
 
-/// Calls verbs on tensors in CPU memory, and hides where they are computed.
+/// Calls verbs on tensors in CPU memory. A derived class computes them on one device.
 class Verbs {
  public:
   virtual ~Verbs() = default;
-  /// Says what computes, for messages.
+  /// Returns the name of the kernel table or the device, for messages.
   virtual std::string Name() const = 0;
   virtual void Quantize(const FloatTensor& in, QuantizedBuffers& out) const = 0;
   virtual void QuantizeDbias(const FloatTensor& in, QuantizedBuffers& out,
@@ -30,7 +30,7 @@ class Verbs {
                                   const ConstTensorView* reduced_amax) const = 0;
 };
 
-/// Returns the verbs of each kernel table of this machine, with each variant of execution.
+/// Returns the verbs of each kernel table that this machine supports, with each ExecutionVariant.
 const std::vector<std::unique_ptr<Verbs>>& CpuVerbs();
 
 }  // namespace narrowfloat::conformance

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every float there is through the codec of every backend. What is expected follows from the
-// midpoints of a table in binary64, as runs, so it costs next to nothing.
+// Encodes all 2^32 floats on every backend. The expected codes follow from midpoints of a table in
+// binary64. They form runs of equal codes, so that computing them takes little time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,9 +23,9 @@ namespace narrowfloat::conformance {
 namespace {
 
 constexpr std::uint64_t kFloatCount = std::uint64_t{1} << 32;
-constexpr std::size_t kChunk = std::size_t{1} << 16;  // stays in the second level cache
+constexpr std::size_t kChunk = std::size_t{1} << 16;  // fits the second-level cache
 
-/// Fills in the codes of the floats whose bits start at `first`; a chunk has floats of one sign.
+/// Stores the codes of kChunk floats, whose bits are first, first + 1, ... All have one sign.
 void FillExpected(const ReferenceCodec& codec, const std::vector<std::uint32_t>& first_of_code,
                   std::uint32_t first, std::byte* codes) {
   const std::uint32_t sign = (first >> 31) != 0 ? codec.SignCode() : 0;
@@ -45,7 +45,7 @@ void FillExpected(const ReferenceCodec& codec, const std::vector<std::uint32_t>&
               kChunk - clamp(kFirstNan));
 }
 
-/// Checks chunks handed out by `next` until none is left or one fails.
+/// Checks chunks until one fails or all are checked. `next` is the first float of the next chunk.
 void CheckChunks(const SchemeInfo& scheme, const KernelTable& backend,
                  std::atomic<std::uint64_t>& next, std::string& failure, std::mutex& lock) {
   const ReferenceCodec& codec = ReferenceCodecOf(scheme.element);
@@ -112,9 +112,9 @@ TEST_P(AllFloatsTest, EncodeToTheNearestCode) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsTest, testing::ValuesIn(Codecs()), NameOf);
 
-/// Blocks of floats under scales that are powers of two: all magnitudes up to the format's largest,
-/// which stands first in each block and so makes its scale 1. Each block is then multiplied by a
-/// power of two of its own, which moves its scale and leaves its codes, if it was exact.
+/// Blocks of floats under power-of-two scales: all magnitudes up to the format's largest. The first
+/// item of each block is the largest, so that the scale is 1. Each block is then multiplied by its
+/// own power of two. If the product is exact, the scale changes and the codes do not.
 class BlocksOfFloats {
  public:
   BlocksOfFloats(const SchemeInfo& scheme, std::uint32_t sign)
@@ -129,10 +129,10 @@ class BlocksOfFloats {
   std::uint32_t Largest() const {
     return std::bit_cast<std::uint32_t>(static_cast<float>(codec_.Value(codec_.format().largest)));
   }
-  /// Magnitudes that one chunk has room for.
+  /// Returns the number of magnitudes in a chunk: one item of each block is the largest.
   std::size_t PerChunk() const { return kChunk / cols_ * (cols_ - 1); }
 
-  /// Fills in the magnitudes whose bits start at `first`.
+  /// Stores a chunk of magnitudes, whose bits are first, first + 1, ..., and their codes.
   void Fill(std::uint32_t first) {
     FillExpected(codec_, first_of_code_, sign_ | first, codes_.data());
     const std::uint32_t anchor = sign_ | Largest();
@@ -158,7 +158,7 @@ class BlocksOfFloats {
   static std::uint32_t Times(std::uint32_t bits, float power) {
     return std::bit_cast<std::uint32_t>(std::bit_cast<float>(bits) * power);
   }
-  /// Returns the block's power, where it keeps all numbers from `first` on normal.
+  /// Returns the block's power, or 1 if products of numbers from `first` on would be subnormal.
   static float Power(std::size_t block, std::uint32_t first) {
     const int spread = static_cast<int>(block % 81) - 40;
     const int exponent = static_cast<int>(first >> 23) - 127;
@@ -173,7 +173,7 @@ class BlocksOfFloats {
   std::vector<std::byte> expected_, codes_;
 };
 
-/// Checks chunks of magnitudes of one sign handed out by `next`, as above.
+/// Checks chunks of magnitudes of one sign as CheckChunks does.
 void CheckBlocks(const Codec& slot, std::uint32_t sign, std::atomic<std::uint64_t>& next,
                  std::string& failure, std::mutex& lock) {
   BlocksOfFloats blocks(*slot.scheme, sign);
@@ -187,7 +187,7 @@ void CheckBlocks(const Codec& slot, std::uint32_t sign, std::atomic<std::uint64_
   for (;;) {
     const std::uint64_t first = next.fetch_add(blocks.PerChunk());
     if (first >= end) return;
-    // The last chunk begins early rather than going past the largest.
+    // The last chunk ends at the largest magnitude and overlaps the chunk before it.
     blocks.Fill(static_cast<std::uint32_t>(std::min(first, end - blocks.PerChunk())));
     Quantize(view, out.view, {.threads = 1, .kernels = slot.backend});
     const std::byte* got = out.Data(Role::kRowwiseData);
@@ -234,8 +234,8 @@ std::vector<Codec> BlockCodecs() {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsInBlocksTest, testing::ValuesIn(BlockCodecs()), NameOf);
 
-/// Returns all bit patterns of a 16-bit type as one matrix: in order, so that neighbours share a
-/// block, and shuffled, so that blocks span all magnitudes.
+/// Returns all bit patterns of a 16-bit type as a matrix. In order, close values share a block.
+/// Shuffled, the values of a block span all magnitudes.
 FloatTensor AllPatterns(DType dtype, bool shuffled) {
   FloatTensor in(dtype, {256, 256});
   for (std::uint32_t i = 0; i < 65536; ++i)
@@ -254,7 +254,7 @@ TEST_P(AllPatternsTest, QuantizeAsDefined) {
   for (const bool shuffled : {false, true}) {
     const FloatTensor in = AllPatterns(GetParam().dtype, shuffled);
     QuantSpec spec{.scheme = GetParam().scheme, .columnwise = true};
-    // Infinities make the computed scale 1; a given one moves the codes over the format's range.
+    // Infinities make the computed scale 1. Given scales map the items to other parts of the range.
     for (const float scale : {0.0f, 1.0f, 0x1.6p10f, 0x1p-12f}) {
       if (scale != 0.0f) {
         if (!spec.scheme->options.Has(Option::kScale)) break;

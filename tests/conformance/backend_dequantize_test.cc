@@ -70,7 +70,7 @@ void SetAmaxes(const Slot& slot, QuantizedBuffers& in, float amax) {
     std::memcpy(in.Data(role) + i * sizeof amax, &amax, sizeof amax);
 }
 
-/// fp32 scales at the ends of binary32 and of the 16-bit types, and in between.
+/// fp32 scales near the limits of binary32 and of the 16-bit types, and between these.
 constexpr std::uint32_t kOddScales[] = {0u,          0x80000000u, 1u,          0x00400000u,
                                         0x00800000u, 0x3EAAAAABu, 0x3F800000u, 0xC0000000u,
                                         0x477FE000u, 0x7B124925u, 0x7F7FFFFFu, 0x7F800000u,
@@ -79,8 +79,8 @@ constexpr std::uint32_t kOddScales[] = {0u,          0x80000000u, 1u,          0
 TEST_P(BackendDequantizeTest, AllCodesUnderAllScales) {
   const Slot& slot = GetParam();
   const bool bytes = slot.scheme->layout.scale_type != ScaleType::kFloat32;
-  // Each of 256 lines holds the 256 codes. Scales of a byte: line i has scale i. Others: each has
-  // its turn in each place.
+  // Each of 256 lines has all 256 codes. One-byte scales: line i has scale i. fp32 scales: each
+  // position has each scale in one of the turns.
   QuantizedBuffers in = MakeInput(slot, {256, 256}, false);
   for (std::size_t line = 0; line < 256; ++line) {
     for (std::size_t code = 0; code < 256; ++code) {
@@ -106,8 +106,8 @@ TEST_P(BackendDequantizeTest, AllCodesUnderAllScales) {
   }
 }
 
-/// Returns a tensor of {2, 256} in which each row holds all codes, but those that are no numbers:
-/// there kernels take their fast ways.
+/// Returns a tensor of {2, 256} whose rows have all codes of finite numbers, and zeros in place of
+/// the others: for such tensors kernels use their fast paths.
 QuantizedBuffers MakeNumbers(const Slot& slot) {
   QuantizedBuffers in = MakeInput(slot, {2, 256}, false);
   const auto largest = slot.scheme->name.ends_with("e5m2") ? E5M2::kMaxCode : E4M3::kMaxCode;
@@ -119,8 +119,8 @@ QuantizedBuffers MakeNumbers(const Slot& slot) {
   return in;
 }
 
-/// Returns every scale of a byte; of binary32 every exponent, with the mantissas at its ends and
-/// one in between.
+/// Returns all one-byte scales, or fp32 scales of every exponent with the mantissas 0, 1, 0x7FFFFF
+/// and a random one.
 std::vector<std::uint32_t> Scales(const Slot& slot) {
   std::mt19937 random(3);
   std::vector<std::uint32_t> scales;
@@ -170,7 +170,8 @@ TEST_P(BackendDequantizeTest, ShapesAndPlacementsDoNotMatter) {
   }
 }
 
-// Several tiles whose lines are whole cache lines long, so that tiles are cut where these begin.
+// Tensors of several tiles. Their rows fill whole cache lines, so that tiles end where a cache line
+// begins.
 TEST_P(BackendDequantizeTest, TensorsThatBeginInsideALine) {
   const Slot& slot = GetParam();
   std::mt19937_64 random(RunSeed());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by every backend's micro-kernels against the reference, byte for byte.
+// Compares products of every backend's micro-kernels with the reference, byte for byte.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace narrowfloat::conformance {
 namespace {
 
-/// Lines of a, lines of b, places along them.
+/// Lines of a, lines of b, positions of a line.
 struct Sizes {
   std::int64_t m, n, k;
 };
@@ -36,7 +36,7 @@ constexpr LayoutCase kLayouts[] = {
 
 /// Contents of the operands.
 enum class Content {
-  kQuantized,   // values that Quantize made, hostile ones included
+  kQuantized,   // quantized values over all exponents, with specials of Range::kNumbers
   kNumbers,     // values near each other: finite sums that round at every step
   kRandomBytes  // any code, NaN and infinity included, under any scale
 };
@@ -49,7 +49,7 @@ void FillRandomBytes(QuantizedBuffers& buffers, std::mt19937_64& random) {
   }
 }
 
-/// Returns a side of a product: `lines` x `length`, stored in the direction that the layout reads.
+/// Returns an operand of a product: `lines` x `length`, in the direction that the layout reads.
 QuantizedBuffers MakeSide(const SchemeInfo& scheme, std::int64_t lines, std::int64_t length,
                           bool columnwise, Content content, std::mt19937_64& random) {
   const Shape shape = columnwise ? Shape{length, lines} : Shape{lines, length};
@@ -144,7 +144,7 @@ TEST(BackendGemmTest, EveryPairAndLayoutOnOddSizes) {
       for (const Content content :
            {Content::kQuantized, Content::kNumbers, Content::kRandomBytes}) {
         for (const Sizes& sizes : kOddSizes) {
-          // Packed codes need an even number of lines where these are packed along them.
+          // 4-bit codes: makes the numbers of lines even too.
           const std::int64_t odd = a.element_bits < 8 ? 1 : 0;
           const Sizes legal{sizes.m + sizes.m % 2 * odd, sizes.n + sizes.n % 2 * odd, sizes.k};
           ExpectTheReference(a, b, legal, layout, content, kTerms[turn++ % std::size(kTerms)],
@@ -181,7 +181,7 @@ TEST(BackendGemmTest, FuzzedSizes) {
 }
 
 TEST(BackendGemmTest, GroupsAreTheProductsAlone) {
-  // Ragged rows; together the panels of `a` exceed what one batch holds.
+  // Ragged rows. The panels of all `a` together exceed the 8 MiB that are packed at a time.
   constexpr std::int64_t kRows[] = {5, 0, 130, 1, 700, 64, 2000};
   constexpr std::int64_t kCols = 20, kLength = 2064;
   std::mt19937_64 random(RunSeed());
@@ -196,7 +196,7 @@ TEST(BackendGemmTest, GroupsAreTheProductsAlone) {
       Qgemm(a.back().view, b.back().view, expected.back().View());
     }
     for (const KernelTable* table : AvailableKernels()) {
-      if (table == &ScalarKernels()) continue;  // the tests above hold the tables to it
+      if (table == &ScalarKernels()) continue;  // the tests above compare it with the other tables
       for (const int threads : {1, 3}) {
         std::vector<FloatTensor> got;
         std::vector<ConstQuantizedView> as, bs;

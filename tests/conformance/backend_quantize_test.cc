@@ -82,11 +82,11 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.e4m3_max = fast ? 448.0f : 256.0f;
         });
-        add([&](QuantSpec& s) {  // scales of all codes, and beyond their range
+        add([&](QuantSpec& s) {  // block scales of all codes, and above the largest code
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.amax = 0.5f, s.amax_columnwise = 1e30f;
         });
-        // Amaxes with which decoded values leave fp32's normal numbers, so that each is divided.
+        // Amaxes for which decoded values are not normal in fp32: kernels divide each value.
         add([&](QuantSpec& s) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.amax = 0x1p-125f, s.amax_columnwise = 0x1p127f;
@@ -102,7 +102,7 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   return specs;
 }
 
-/// Quantizes `in` from each placement on each backend and compares with the reference.
+/// Quantizes `in` in each placement on each backend, and compares the buffers with the reference.
 void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::string& context,
                      std::span<const Placement> placements = kPlacements) {
   QuantizedBuffers expected(spec, in.shape());
@@ -141,8 +141,8 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
   }
 }
 
-// Several tiles along lines or across them, whose lines are whole cache lines long, so that tiles
-// and strips are cut where these begin.
+// Tensors of several tiles along rows or columns. Their rows fill whole cache lines, so that tiles
+// and strips end where a cache line begins.
 TEST_P(BackendQuantizeTest, TensorsThatBeginInsideALine) {
   constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine,
                                    Placement::kUnaligned};
@@ -170,7 +170,7 @@ TEST_P(BackendQuantizeTest, OptionsMatchTheReference) {
     for (const Shape& shape : kShapes) {
       if (!Fits(spec, shape)) continue;
       for (const Range range : kRanges) {
-        // The reference of the transform sums groups of wide spans inexactly.
+        // The reference's transform is inexact if the exponents of a group are far apart.
         if (spec.rht && range != Range::kNear) continue;
         FloatTensor in(GetParam().dtype, shape);
         FillWithSpecials(in, random, range);
@@ -235,10 +235,11 @@ TEST_P(BackendQuantizeTest, NoopWritesNothing) {
 
 class BackendFourOverSixTest : public testing::TestWithParam<Slot> {};
 
-// Half of the 16x16 squares hold random items. The others have one line of items that are not zero:
-// the amax a, then pairs of a / 3 and a / 8, of which one is its next pattern. Under the scale that
-// maps a to 6, a / 3 has no error and a / 8 one of a / 24; under that for 4 it is the other way
-// around, so that the neighbors decide. Kernels that estimate errors must compute these.
+// Half of the 16x16 squares have random items. The others have one nonzero line: the amax a, then
+// pairs of a / 3 and a / 8, in which one item is replaced by the next larger float. The scale that
+// maps a to 6 gives a / 3 no error and a / 8 an error of a / 24. The scale that maps a to 4 gives
+// a / 8 no error and a / 3 an error of a / 24. The replaced items therefore decide which scale is
+// better. Kernels that estimate errors must compute these errors exactly.
 TEST_P(BackendFourOverSixTest, ErrorsThatDifferByTheLastBitOfAnItem) {
   const DType dtype = GetParam().dtype;
   const std::uint32_t binade = dtype == DType::kFloat32    ? 1u << 23
@@ -271,7 +272,7 @@ TEST_P(BackendFourOverSixTest, ErrorsThatDifferByTheLastBitOfAnItem) {
   }
   for (const auto measure : {FourOverSix::kMeanAbsoluteError, FourOverSix::kMeanSquaredError}) {
     for (const bool fast : {false, true}) {
-      // Scales of a / 6 and a / 4 are E4M3 numbers.
+      // With this amax the block scales for a / 6 and a / 4 are exact in E4M3.
       ExpectReference(in,
                       {.scheme = GetParam().scheme,
                        .columnwise = true,
@@ -298,7 +299,7 @@ TEST(BackendAmaxTest, IsTheLargestMagnitudeAndSkipsNan) {
       for (const Placement placement : kPlacements) {
         FloatTensor in(dtype, shape, placement);
         FillWithSpecials(in, random);
-        // Infinities would hide the rest: keep them in every second tensor only.
+        // An infinity is always the amax: only contiguous tensors keep their infinities.
         double expected = 0;
         for (std::size_t i = 0; i < in.size(); ++i) {
           if (placement != Placement::kContiguous && std::isinf(in.Value(i))) in.SetBits(i, 0);

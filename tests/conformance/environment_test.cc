@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bytes whatever the caller's floating-point settings, threads and surroundings are. What
-// is expected comes from ReferenceQuantize, so a test process need not call a verb before its first
-// call under test.
+// Tests that results do not depend on the caller's floating-point settings, threads and processes.
+// ReferenceQuantize computes the expected bytes, so that a process need not call a verb before the
+// first call under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@
 #include "tests/conformance/tensors.h"
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool kForksWork = false;  // ThreadSanitizer does not follow a fork of a threaded process
+constexpr bool kForksWork = false;  // ThreadSanitizer does not support forks of threaded processes
 #else
 constexpr bool kForksWork = true;
 #endif
@@ -37,20 +37,20 @@ constexpr bool kForksWork = true;
 namespace narrowfloat::conformance {
 namespace {
 
-/// One tensor and what every scheme makes of it, in both directions, and back to each float type.
+/// A tensor, its expected codes under every scheme in both directions, and their float16 values.
 class Work {
  public:
   Work() : in_(DType::kFloat32, {198, 314}) {
     std::mt19937_64 random(5);
     FillWithSpecials(in_, random);
     for (const SchemeInfo& scheme : kSchemes) {
-      // A tiny scale makes subnormal products; with the infinities of the input the computed one
-      // would be 1.
+      // A tiny scale makes subnormal products. The computed scale would be 1, because the input has
+      // infinities.
       QuantSpec spec{.scheme = &scheme, .columnwise = true};
       if (scheme.options.Has(Option::kScale)) spec.scale = 0x1.8p-100f;
       Add(spec);
       if (!scheme.options.Has(Option::kFourOverSix)) continue;
-      // An amax so small that a reciprocal is subnormal.
+      // With this small amax a reciprocal is subnormal.
       spec.amax = 0x1p-120f;
       Add(spec);
       spec.stochastic_rounding = true;
@@ -61,7 +61,7 @@ class Work {
     }
   }
 
-  /// Runs the verbs and gives the first difference from what is expected.
+  /// Runs the verbs. Returns the first difference from the expected bytes, or "".
   std::string Check(const Execution& execution) const {
     for (std::size_t i = 0; i < quantized_.size(); ++i) {
       const QuantizedBuffers& expected = quantized_[i];
@@ -103,8 +103,8 @@ const Work& TheWork() {
   return work;
 }
 
-/// Runs `body` in a child process; its answer, "" if all is well, comes back. A child that hangs is
-/// killed by its alarm.
+/// Runs `body` in a child process and returns its result, or a message if the child fails. An alarm
+/// ends a child that hangs.
 std::string InChild(const std::function<std::string()>& body) {
   int channel[2];
   if (pipe(channel) != 0) return "no pipe";
@@ -128,7 +128,7 @@ std::string InChild(const std::function<std::string()>& body) {
   return answer;
 }
 
-/// A pool of plain threads that live for one call.
+/// A pool that starts std::threads for each call.
 class StdThreads : public ThreadPool {
  public:
   std::size_t ThreadCount() const override { return 3; }
@@ -138,7 +138,7 @@ class StdThreads : public ThreadPool {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < ThreadCount(); ++i) {
       threads.emplace_back([&] {
-        FloatSettings{FE_UPWARD, true}.Apply();  // a pool's threads have settings of their own
+        FloatSettings{FE_UPWARD, true}.Apply();  // a pool's threads may have other settings
         for (std::size_t index = 0; (index = next.fetch_add(1)) < count;) task(index);
       });
     }
@@ -161,8 +161,8 @@ std::string CheckUnder(const FloatSettings& settings, int threads) {
   return answer;
 }
 
-// The parent has called no verb yet when it forks: the child's call is the first one ever, and the
-// library's pool is born under the child's settings. Must stay the first test of this file.
+// The parent has called no verb before it forks. The child's call is therefore the first one, and
+// starts the library's threads under the child's settings. Must stay the first test of this file.
 TEST(EnvironmentTest, FirstCallUnderAnySettings) {
   if (!kForksWork) GTEST_SKIP() << "needs fork, which this sanitizer does not follow";
   TheWork();
@@ -171,7 +171,7 @@ TEST(EnvironmentTest, FirstCallUnderAnySettings) {
       EXPECT_EQ(InChild([&] { return CheckUnder(settings, threads); }), "")
           << "rounding " << settings.rounding << ", flush " << settings.flush << ", threads "
           << threads;
-      // Born under these settings, used under the usual ones.
+      // Threads that start under these settings work for a call under the usual settings.
       EXPECT_EQ(InChild([&] {
                   const std::string first = CheckUnder(settings, threads);
                   return first.empty() ? CheckUnder({}, threads) : first;
@@ -240,7 +240,8 @@ std::int64_t ResidentPages() {
   return resident;
 }
 
-// TBB gives memory back when a worker comes by, and on a busy machine none does between two calls.
+// TBB frees an arena only when a worker enters it. On a busy machine this may not happen between
+// two calls.
 TEST(EnvironmentTest, CallsInQuickSuccessionLeaveNothingBehind) {
   const auto call = [](int times) {
     for (int i = 0; i < times; ++i) ParallelFor({.threads = 2}, 2, [](std::size_t) {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread's floating-point settings, as a caller of the library may have changed them.
+// Floating-point settings that a caller of the library may set for its thread.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace narrowfloat {
 
-/// Returns the calling thread's control register without the flags that operations set: MXCSR or
-/// FPCR.
+/// Returns the calling thread's control register, MXCSR or FPCR, without the status flags, which
+/// operations set.
 inline std::uint64_t FloatControl() {
 #if defined(__x86_64__)
   constexpr unsigned kStatusFlags = 0x3F;
@@ -29,7 +29,7 @@ struct FloatSettings {
   int rounding = FE_TONEAREST;
   bool flush = false;  // subnormal operands and results become zero
 
-  /// Gives the calling thread these settings.
+  /// Sets the calling thread's control register.
   void Apply() const {
     std::fesetround(rounding);
 #if defined(__x86_64__)

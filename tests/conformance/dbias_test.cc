@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuantizeDbias: the codes of Quantize, and sums whose bytes depend on the shape alone.
+// Tests QuantizeDbias: its codes are those of Quantize, and the order of its sums depends only on
+// the shape.
 #include "narrowfloat/ops/dbias.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 namespace narrowfloat::conformance {
 namespace {
 
-constexpr std::size_t kStrip = 128;  // numerics.md: strips of 128 rows, then the strips
+constexpr std::size_t kStrip = 128;  // docs/numerics.md: sums of 128 rows, then the sum of these
 
 std::size_t Rows(const FloatTensor& in) {
   return FlattenShape(in.shape()).rows;
@@ -26,7 +27,7 @@ std::size_t Cols(const FloatTensor& in) {
   return FlattenShape(in.shape()).cols;
 }
 
-/// Returns the sums as the documentation has them, before the last rounding.
+/// Returns the sums before the last rounding. Source: docs/numerics.md, "Sums of columns".
 std::vector<float> SumsOf(const FloatTensor& in) {
   std::vector<float> sums(Cols(in), 0.0f);
   for (std::size_t c = 0; c < sums.size(); ++c) {
@@ -40,7 +41,7 @@ std::vector<float> SumsOf(const FloatTensor& in) {
   return sums;
 }
 
-/// Returns the nearest value of the type: arithmetic of another kind than the library's.
+/// Returns the nearest value of the type, without the library's conversions.
 double RoundTo(DType dtype, float sum) {
   if (dtype == DType::kFloat32 || sum == 0.0f || !std::isfinite(sum)) return sum;
   const int digits = dtype == DType::kBFloat16 ? 8 : 11;
@@ -49,15 +50,15 @@ double RoundTo(DType dtype, float sum) {
   return std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(sum), -exponent)), exponent);
 }
 
-/// Numbers of like size and both signs, so that nothing overflows and much cancels.
+/// Fills `in` with numbers of similar size and both signs: no sum overflows, and many terms cancel.
 void FillNear(FloatTensor& in, std::mt19937_64& random) {
   FillWithSpecials(in, random, Range::kNear);
 }
 
-struct RunVariant {  // none of which changes a byte
+struct RunVariant {  // no field may change a byte of the result
   const KernelTable* backend;
   int threads;
-  std::size_t workspace;  // of what is asked for, in hundredths
+  std::size_t workspace;  // percent of DbiasWorkspaceShape
 };
 
 std::vector<RunVariant> RunVariants() {
@@ -71,7 +72,7 @@ std::vector<RunVariant> RunVariants() {
   return variants;
 }
 
-/// Returns the workspace of `variant`, filled with NaN, which must not matter.
+/// Returns the workspace of `variant`, filled with NaN, which the result must not depend on.
 std::vector<float> Workspace(const RunVariant& variant, const Shape& shape) {
   const std::size_t whole = FlattenShape(DbiasWorkspaceShape(shape)).Size();
   return std::vector<float>(whole * variant.workspace / 100, std::nanf(""));
@@ -131,11 +132,11 @@ TEST(DbiasTest, NeitherThreadsNorLanesNorWorkspaceNorOptionsMatter) {
   }
 }
 
-/// A strip adds at most 128 items, the first one exactly, then as many strips: every item goes
-/// through at most d = 127 + strips - 1 roundings of relative size u = 2^-24. So by Higham,
-/// "Accuracy and Stability", 4.2, the sum differs from the exact one by at most
-/// d u / (1 - d u) * sum|x|, and rounding it to a type of p digits adds 2^-p of its size, or half
-/// the smallest step.
+/// A strip adds at most 128 items, the first one exactly; then the strips are added. Each item
+/// passes through at most d = 127 + strips - 1 roundings of relative size u = 2^-24. By Higham,
+/// "Accuracy and Stability", 4.2, the sum differs from the exact sum by at most
+/// d u / (1 - d u) * sum|x|. Rounding to a type of p digits adds 2^-p times the sum, or half the
+/// smallest step.
 TEST(DbiasTest, StaysWithinTheBoundOfItsRoundings) {
   std::mt19937_64 random(RunSeed());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -148,7 +149,7 @@ TEST(DbiasTest, StaysWithinTheBoundOfItsRoundings) {
     const double gamma = roundings * 0x1p-24 / (1 - roundings * 0x1p-24);
     const int digits = dtype == DType::kFloat32 ? 24 : dtype == DType::kBFloat16 ? 8 : 11;
     for (std::size_t c = 0; c < 96; ++c) {
-      double exact = 0, magnitudes = 0;  // 1200 items of 24 bits within 2^10: binary64 errs by less
+      double exact = 0, magnitudes = 0;  // in binary64: off by at most 1200 * 2^-52 * magnitudes
       for (std::size_t r = 0; r < 1200; ++r) {
         exact += in.Value(r * 96 + c);
         magnitudes += std::abs(in.Value(r * 96 + c));
@@ -176,11 +177,11 @@ TEST(DbiasTest, EmptyTensorsHaveSumsOfZero) {
 }
 
 TEST(DbiasTest, NanAndInfinityReachTheirColumnsAlone) {
-  constexpr std::size_t kCols = 70;  // the last ones fill no vector
+  constexpr std::size_t kCols = 70;  // the last columns do not fill a vector
   for (const bool infinities : {false, true}) {
     FloatTensor in(DType::kBFloat16, {200, kCols});
     for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, 0u);
-    in.SetBits(9 * kCols, 0x4200);      // 32, the amax where there is no infinity
+    in.SetBits(9 * kCols, 0x4200);      // 32, the amax of a tensor without infinities
     in.SetBits(3 * kCols + 5, 0xFFC1);  // a NaN with a sign and a payload
     in.SetBits(130 * kCols + 69, 0x7FFF);
     if (infinities) {

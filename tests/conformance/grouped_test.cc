@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups and changes of scheme against the verbs that they stand for.
+// Compares groups with Quantize, and Requantize with Dequantize and Quantize. Tests
+// BlockScalesToMxfp8.
 #include "narrowfloat/ops/grouped.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kCols = 40;
 
-/// Returns the rows of one group as a tensor of its own.
+/// Returns a copy of one group's rows.
 FloatTensor GroupOf(const FloatTensor& in, std::int64_t first, std::int64_t rows) {
   FloatTensor group(in.dtype(), {rows, kCols});
   for (std::size_t i = 0; i < group.size(); ++i)
@@ -93,8 +94,8 @@ TEST(GroupedQuantizeTest, RefusesBeforeItWrites) {
   EXPECT_EQ(error_of({4, 4}, {four.view, other.view}), "no error");
 }
 
-/// Groups that differ in every dimension, packed: each group's bytes are those of Quantize, at the
-/// planned place, and nothing else is written to.
+/// Checks packed groups of different shapes: each group has the bytes of Quantize at its planned
+/// offset, and no other byte is written.
 TEST(GroupedQuantizeTest, PackedGroupsHaveTheBytesOfQuantizeWhereThePlanSays) {
   const std::vector<Shape> shapes{{6, kCols}, {0, kCols}, {130, 66}, {2, 32}, {48, 2}};
   std::mt19937_64 random(RunSeed());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Amaxes of what is never stored, on every backend.
+// Tests amaxes of transforms that are not stored, on every backend.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::uint32_t kSignMask = 0x1234;
 
-/// Compares the amax that the verb returns, and the one that columns are quantized under, with the
-/// largest item of the reference's transform of the whole tensor.
+/// Compares the amax of HadamardAmax and the columnwise amax of Quantize with the largest magnitude
+/// of the reference's transform of the whole tensor.
 void CheckAmax(const FloatTensor& in) {
   FloatTensor transform(in.dtype(), in.shape());
   HadamardTransform(in.ConstView(), transform.View(), kSignMask, {.kernels = &ScalarKernels()});
@@ -52,8 +52,8 @@ TEST(HadamardAmaxTest, IsTheLargestMagnitudeOfTheTransform) {
   }
 }
 
-// The only item that is not zero lies in the first, an inner or the last group of rows, and in the
-// columns around the end of the first part that is transformed at a time.
+// The only nonzero item is in the first, an inner or the last group of rows, and in the first
+// column, in one of the two columns around 512, which are transformed at a time, or in the last.
 TEST(HadamardAmaxTest, FindsTheLargestMagnitudeAnywhere) {
   constexpr std::size_t kRows = 48, kCols = 1100;
   for (const std::size_t row : {std::size_t{0}, std::size_t{17}, kRows - 1}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hadamard transform of every backend against exact sums: the definition adds each output's
-// terms without an error and rounds once. What breaks shortcuts: terms far apart, cancellation,
-// zeros of both signs, infinities and NaN, ragged columns, rows with gaps.
+// Compares the Hadamard transform of every backend with the reference, which adds each output's
+// terms exactly and rounds once. The inputs are difficult for faster algorithms: exponents far
+// apart, cancellation, zeros of both signs, infinities and NaN, ragged columns.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 struct Case {
   std::string name;
-  // Exponents of items lie this far apart at most.
+  // The largest difference of two items' exponents.
   int spread;
   bool special;
 };
@@ -27,7 +27,8 @@ struct Case {
 const Case kCases[] = {{"near", 4, false},  {"at_fp32s_edge", 13, false}, {"apart", 40, false},
                        {"far", 120, false}, {"everywhere", 250, false},   {"special", 20, true}};
 
-/// Bits of an item: mostly numbers of a few mantissa bits, so that sums cancel and tie.
+/// Returns the bits of an item. About half of the numbers have at most two mantissa bits, so that
+/// sums cancel and are halfway between two items.
 std::uint32_t RandomItem(const Case& c, DType dtype, std::mt19937& random) {
   const auto draw = [&] { return static_cast<std::uint32_t>(random()); };
   const std::uint32_t pick = draw() % 64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Consequences of a scheme's rule for any input, for every scheme of the registry, on every
-// backend; and the inputs for which it does not follow.
+// Tests properties that follow from the rules of all schemes, on every backend, and inputs that
+// show the limits of these properties.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ Codes QuantizedCodes(const FloatTensor& in, const QuantSpec& spec,
   return codes;
 }
 
-/// Returns the code of (row, col), wherever the direction has it.
+/// Returns the code of element (row, col) in the only direction of the spec.
 std::uint32_t CodeAt(const Codes& codes, std::size_t row, std::size_t col) {
   const QuantizedView& view = codes.buffers.view;
   const SchemeInfo& scheme = *view.spec.scheme;
@@ -76,7 +76,7 @@ FloatTensor Permuted(const FloatTensor& in,
   return out;
 }
 
-/// Returns 2^power * x. Requires: the type holds these numbers, as all types do near 1.
+/// Returns 2^power * x. Requires: the products are exact in the type, as for items near 1.
 FloatTensor TimesPower(const FloatTensor& in, int power) {
   FloatTensor out(in.dtype(), in.shape());
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -89,7 +89,7 @@ FloatTensor TimesPower(const FloatTensor& in, int power) {
   return out;
 }
 
-/// Returns the scheme in each direction, and with each of its options that the property holds for.
+/// Returns specs of the scheme in each direction, each without and with one option.
 std::vector<QuantSpec> Specs(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   for (const bool rowwise : {true, false}) {
@@ -135,9 +135,9 @@ class PropertyTest : public testing::TestWithParam<Slot> {
   std::mt19937_64 random_{RunSeed()};
 };
 
-/// One amax, scale and rule serve x and -x: every format has its numbers in pairs, rounding to
-/// nearest is symmetric, and stochastic rounding rounds magnitudes by bits of the place. NaN's
-/// code has no sign. The transform makes zeros without a sign.
+/// x and -x have the same amax and scale. Formats have each magnitude with both signs, rounding to
+/// nearest is symmetric, and stochastic rounding rounds magnitudes by random bits of the position.
+/// The code of NaN has no sign. The transform is left out: its zeros have no sign.
 TEST_P(PropertyTest, NegatedItemsHaveTheSameScalesAndNegatedCodes) {
   const FloatTensor in = Random(Range::kAll);
   FloatTensor negated(in.dtype(), in.shape());
@@ -162,11 +162,11 @@ TEST_P(PropertyTest, NegatedItemsHaveTheSameScalesAndNegatedCodes) {
   }
 }
 
-/// 2^k passes through amax, quotients, products and errors without a rounding of its own: codes
-/// stay, and values become 2^k as large, whatever the scale is stored as. Neither overflow nor
-/// underflow of a scale is near, and what is subnormal is an item, whose product with its scale is
-/// the same number. The transform's sums scale too, and are rounded to the same digits but where
-/// fp16's sums are subnormal.
+/// A factor of 2^k changes the rounding of no amax, quotient, product or error: codes stay equal,
+/// and values become 2^k times as large, for all types of scales. No scale is close to overflow or
+/// underflow. Items may be subnormal, but their products with the scale are the same numbers. The
+/// transform's sums become 2^k times as large too. In fp16 subnormal sums are rounded to other
+/// digits, so that the transform is left out there.
 TEST_P(PropertyTest, APowerOfTwoMovesTheScalesAndNoCode) {
   const FloatTensor in = Random(Range::kNear);
   for (const int power : {1, 5}) {
@@ -186,18 +186,20 @@ TEST_P(PropertyTest, APowerOfTwoMovesTheScalesAndNoCode) {
 }
 
 /// All items of a block are multiplied by one number and rounded to nearest: both keep the order.
-/// Stochastic rounding need not: StochasticTest has the counter-example.
+/// Stochastic rounding may change it, as a test of stochastic_test.cc shows.
 TEST_P(PropertyTest, OrderWithinABlockIsKept) {
   const bool whole = Scheme().block == kWholeTensor;
   const Shape shape{static_cast<std::int64_t>(whole ? 24 : Scheme().block.rows),
                     static_cast<std::int64_t>(whole ? 40 : Scheme().block.cols)};
-  // Not to the ends of fp32: there NVFP4's order of products makes an infinity, and 0 of it a NaN.
+  // Near 1 only: near the largest fp32 numbers a product in NVFP4's decoding overflows to infinity,
+  // and a code of 0 decodes to NaN.
   const FloatTensor in = Random(Range::kNear, shape);
   std::vector<std::size_t> order(in.size());
   std::iota(order.begin(), order.end(), 0u);
   std::ranges::sort(order, {}, [&](std::size_t i) { return in.Value(i); });
   for (const QuantSpec& spec : Specs(Scheme())) {
-    // Columns of one row would be packed alone; the transform mixes rows.
+    // Rowwise only: blocks of one row have one item per column, and 4-bit codes need an even number
+    // of rows. The transform, which mixes rows, is columnwise.
     if (!spec.rowwise || spec.stochastic_rounding) continue;
     for (const KernelTable* backend : AvailableKernels()) {
       const Codes codes = QuantizedCodes(in, spec, backend);
@@ -209,8 +211,9 @@ TEST_P(PropertyTest, OrderWithinABlockIsKept) {
   }
 }
 
-/// Lines do not know of each other, but through the tensor's amax, which has no order; tiles of
-/// lines do not. Random bits do: they belong to the place. The transform mixes rows within groups.
+/// A line depends on other lines only by the tensor's amax, which does not depend on their order;
+/// so do the lines of a tile. Stochastic rounding is left out, because random bits depend on the
+/// position, and the transform, because it mixes the rows of a group.
 TEST_P(PropertyTest, LinesInAnotherOrderHaveTheSameCodes) {
   const FloatTensor in = Random(Range::kAll);
   const auto rows = static_cast<std::size_t>(kShape[0]), cols = static_cast<std::size_t>(kShape[1]);
@@ -242,13 +245,13 @@ TEST_P(PropertyTest, LinesInAnotherOrderHaveTheSameCodes) {
   }
 }
 
-/// Each direction is a quantization of its own; one call for both shares reads, not results.
+/// One call for both directions gives the bytes of two calls for one direction each.
 TEST_P(PropertyTest, BothDirectionsAreTheTwoSingleOnes) {
   const FloatTensor in = Random(Range::kAll);
   for (QuantSpec spec : Specs(Scheme())) {
     for (const KernelTable* backend : AvailableKernels()) {
       spec.rowwise = true, spec.columnwise = false;
-      if (spec.rht) spec.rht = false;  // which rowwise codes know nothing of
+      if (spec.rht) spec.rht = false;  // rht does not change rowwise codes
       const Codes rowwise = QuantizedCodes(in, spec, backend);
       spec.rowwise = false, spec.columnwise = true;
       const Codes columnwise = QuantizedCodes(in, spec, backend);
@@ -263,7 +266,8 @@ TEST_P(PropertyTest, BothDirectionsAreTheTwoSingleOnes) {
   }
 }
 
-/// Says which property of a scheme's block scales decides what quantizing again keeps.
+/// Kinds of scales, which decide what stays equal if values are quantized again: powers of two,
+/// other fp32 scales, NVFP4's two levels.
 enum class Scales { kPowers, kPlain, kTwoLevels };
 
 Scales ScalesOf(const QuantSpec& spec) {
@@ -272,7 +276,7 @@ Scales ScalesOf(const QuantSpec& spec) {
   return powers ? Scales::kPowers : Scales::kPlain;
 }
 
-/// Numbers of [1/4, 8) of both signs: no block is far below another.
+/// Returns numbers of [1/4, 8) with both signs: the amaxes of blocks have similar sizes.
 FloatTensor Even(DType dtype, std::mt19937_64& random) {
   FloatTensor in(dtype, kShape);
   std::uniform_real_distribution<float> uniform(0.25f, 8.0f);
@@ -286,16 +290,17 @@ FloatTensor Even(DType dtype, std::mt19937_64& random) {
   return in;
 }
 
-/// Quantizing the values again.
-/// Scales that are powers of two: values stay. The largest item of a block, times the scale, lies
-/// in (max / 2, max] before it is rounded; unless it is rounded to max / 2 the scale is the same,
-/// and if it is, the scale doubles, and so do all codes, which are max / 2 at most.
-/// Plain fp32 scales: codes stay. The largest code is max, so the new scale differs by the
-/// roundings of 1 / s, max / s, the quotient and the product, less than 2^-21 together, and a code
-/// is off its neighbours' middle by 2^-5 at least.
-/// Two levels, with block scales that E4M3 holds with all its digits: codes and block scales stay.
-/// A block's largest item lands within 1/16 of 6 and becomes 6, so the new block scale is the old
-/// one times 1 + 2^-20, which rounds back. 4over6 may choose otherwise, and is left out.
+/// Quantizes the decoded values again.
+/// Power-of-two scales: values stay equal. The largest item of a block, times the scale, is in
+/// (max / 2, max] before it is rounded. If it is rounded to max / 2, the scale doubles, and so do
+/// all codes, which are at most max / 2. Otherwise the scale stays equal.
+/// Other fp32 scales: codes stay equal. The largest code is max, so the new scale differs by the
+/// roundings of 1 / s, max / s, the quotient and the product, together less than 2^-21. A code is
+/// at least 2^-5 away from the middle between it and an adjacent code.
+/// Two levels, with block scales that are normal in E4M3: codes and block scales stay equal. A
+/// block's largest item is within 1/16 of 6 and becomes 6. The new block scale is therefore the old
+/// one times 1 + 2^-20, which rounds to the old one. 4over6 is left out: it may choose the other
+/// candidate.
 TEST_P(PropertyTest, QuantizingTheValuesAgainKeepsWhatItsScalesAllow) {
   const FloatTensor in = Even(GetParam().dtype, random_);
   for (const QuantSpec& spec : Specs(Scheme())) {
@@ -316,7 +321,8 @@ TEST_P(PropertyTest, QuantizingTheValuesAgainKeepsWhatItsScalesAllow) {
   }
 }
 
-/// Every item is max / 2 and a little: it becomes max / 2 under scale 1, and then max under 2.
+/// Every item is slightly more than max / 2. It becomes max / 2 under a scale of 1, and then max
+/// under a scale of 2.
 TEST_P(PropertyTest, CodesUnderPowersOfTwoMayDoubleWhenQuantizedAgain) {
   for (const QuantSpec& spec : Specs(Scheme())) {
     if (ScalesOf(spec) != Scales::kPowers) continue;
@@ -351,7 +357,7 @@ FloatTensor Filled(const Shape& shape, float value) {
   return in;
 }
 
-/// The amax of the values, 448 * (1 / (448 / a)), is not a, nor is the scale that follows from it.
+/// The amax of the values, 448 * (1 / (448 / a)), differs from a, and so does its scale.
 TEST(PropertyExceptionTest, PlainScalesMayMoveWhenQuantizedAgain) {
   const QuantSpec spec = ParseQuantSpec("fp8_e4m3");
   const Codes once = QuantizedCodes(Filled({1, 32}, 0x1.2ccp0f), spec),
@@ -360,7 +366,7 @@ TEST(PropertyExceptionTest, PlainScalesMayMoveWhenQuantizedAgain) {
   EXPECT_FALSE(SameBytes(once, twice, Role::kRowwiseScaleInv));
 }
 
-/// A block scale of E4M3's zero: all codes are 6 and stand for 0. Source:
+/// A block whose scale rounds to 0 in E4M3: all items have code 6 and decode to 0. Source:
 /// docs/numerics.md, "NVFP4".
 TEST(PropertyExceptionTest, BlocksThatVanishUnderTwoLevelsChangeTheirCodes) {
   const QuantSpec spec = ParseQuantSpec("nvfp4");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding: how far a mean may be from what was rounded, and bits that belong to places.
+// Tests stochastic rounding: the mean of rounded values is close to the input, and random bits
+// depend on positions alone.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +19,8 @@ namespace {
 
 constexpr std::size_t kBlock = 16;
 
-// Under this amax the tensor's scale is 1, and so is that of a block whose largest item is 6: items
-// are rounded as they are. Source: docs/numerics.md, "NVFP4", with A = 6 * 448.
+// Under this amax the tensor's scale is 1, and so is the scale of a block whose largest item is 6:
+// items are rounded unscaled. Source: docs/numerics.md, "NVFP4", with A = 6 * 448.
 constexpr float kNeutralAmax = 2688.0f;
 
 QuantSpec Spec(const SchemeInfo& scheme, std::uint64_t seed) {
@@ -34,7 +35,7 @@ std::vector<const SchemeInfo*> Schemes() {
   return schemes;
 }
 
-/// Items of `value`, but for a 6 at the head of each block.
+/// Returns a tensor of items `value`. The first item of each block is 6.
 FloatTensor Samples(const Shape& shape, float value) {
   FloatTensor in(DType::kFloat32, shape);
   for (std::size_t i = 0; i < in.size(); ++i)
@@ -54,15 +55,15 @@ float StepAt(float magnitude) {
   return magnitude < 2.0f ? 0.5f : magnitude < 4.0f ? 1.0f : 2.0f;
 }
 
-/// Returns the deviation of the mean of `samples` roundings from its expectation, each within one
-/// step, that has a probability of at most 10^-9: Hoeffding, P(|mean - E| >= t) <= 2 exp(-2 n t^2 /
-/// step^2).
+/// Returns the deviation t that one of `trials` means of n = `samples` roundings, each within one
+/// step, exceeds with a probability of at most 10^-9. Hoeffding's inequality:
+/// P(|mean - E| >= t) <= 2 exp(-2 n t^2 / step^2).
 double Deviation(double step, double samples, double trials = 1) {
   return step * std::sqrt(std::log(2e9 * trials) / (2 * samples));
 }
 
-/// With f the place within a step, of 256 bytes floor(256 f) round up: the expectation is below the
-/// value by less than step / 256, and what a step holds exactly stays.
+/// Let f be the fraction of a value within its step. floor(256 f) of the 256 random bytes round up:
+/// the expectation is less than step / 256 below the value. Values of E2M1 stay unchanged.
 TEST(StochasticTest, TheMeanIsWithinTheBoundOfItsBias) {
   const Shape shape{128, 512};
   const double samples = 128.0 * 512 * (kBlock - 1) / kBlock;
@@ -88,7 +89,7 @@ TEST(StochasticTest, TheMeanIsWithinTheBoundOfItsBias) {
   }
 }
 
-/// Each item's mean over seeds comes as near to it as the number of seeds lets it, for all items.
+/// Each item's mean over seeds approaches the item as the number of seeds grows.
 TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
   constexpr int kSeeds = 2000, kFewSeeds = kSeeds / 100;
   std::mt19937_64 random(RunSeed());
@@ -113,8 +114,8 @@ TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
       error_of_all += off;
       error_of_few += std::abs(few[i] / kFewSeeds - in.Value(i));
     }
-    // A hundredth of the seeds is off ten times as far, but for the bias; half of that is certain
-    // enough: the error is a sum over 480 items.
+    // Apart from the bias, a hundredth of the seeds has ten times the error. Tests for four times,
+    // which is certain enough: the error is a sum over 480 items.
     EXPECT_GT(error_of_few, 4 * error_of_all) << scheme->name << ", NF_TEST_SEED=" << RunSeed();
   }
 }
@@ -150,10 +151,10 @@ TEST(StochasticTest, BitsBelongToPlacesWhoeverTakesThem) {
   }
 }
 
-/// Shows that order and equality within a block, kept by rounding to nearest, are not kept here.
+/// Shows that equal items of a block may get different codes, unlike under rounding to nearest.
 TEST(StochasticTest, EqualItemsMayBecomeDifferentCodes) {
   for (const SchemeInfo* scheme : Schemes()) {
-    // All of 480 items in the middle of a step round the same way with a probability of 2^-479.
+    // 480 items in the middle of a step all round in one direction with a probability of 2^-479.
     const FloatTensor values = Rounded(Samples({16, 32}, 0.25f), Spec(*scheme, RunSeed()));
     std::size_t up = 0, down = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -16,8 +16,8 @@ constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32, kMantissas = std::ui
                         kWordInputs = std::uint64_t{1} << 22;
 constexpr unsigned kThreads = 256, kOfThread = 1024;
 
-/// Calls differs(i * step) for the i of this thread below `inputs`. Adds the number of true results
-/// to found[0] and stores one such pattern in found[1].
+/// Calls differs(i * step) for the inputs i of this thread, if i < inputs. Adds the number of true
+/// results to found[0], and stores the argument of one of them in found[1].
 template <class Differs>
 __device__ void Count(std::uint64_t inputs, std::uint64_t step, unsigned* found,
                       const Differs& differs) {
@@ -35,7 +35,7 @@ __device__ void Count(std::uint64_t inputs, std::uint64_t step, unsigned* found,
   atomicExch(found + 1, example);
 }
 
-/// Both halves of a pair, beside an input that has another code.
+/// Compares both halves of a pair. The other half has an input with another code.
 template <FloatFormat F>
 __global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
@@ -46,7 +46,7 @@ __global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned*
   });
 }
 
-/// Eight items, every second one beside an input that has another code.
+/// Compares eight items, which alternate between the input and an input with another code.
 __global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
@@ -65,8 +65,8 @@ __global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsi
   });
 }
 
-/// As above, with random bytes that depend on the input: each byte meets each sign, exponent and
-/// upper mantissa bits.
+/// Compares as above, with random bytes that depend on the input, so that each byte occurs with
+/// each sign, exponent and upper mantissa bits.
 __global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
@@ -83,9 +83,9 @@ __global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsig
   });
 }
 
-/// Words of bfloat16 items, as rows and as columns. The input is the sign and mantissa of the first
-/// item, its exponent, and 6 bits of a scale that maps the items, whose exponents differ by up to
-/// 4, to where E2M1's steps are.
+/// Compares words of bfloat16 items, as rows and as columns. An input has the sign and mantissa of
+/// the first item, its exponent, and 6 bits of a scale. The scale maps the items, whose exponents
+/// differ by up to 4, to the range of E2M1.
 __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const std::uint32_t first = pattern & 0xFFu, exponent = (pattern >> 8 & 0xFFu) % 250u;
@@ -99,7 +99,8 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
     const auto item_of = [&](int i) {
       return Decode<BFloat16>(words[i / 2] >> (i % 2 * 16) & 0xFFFFu);
     };
-    // Scales map the largest item, which is below 1.5 times a power of two, below 7 and 6.
+    // Maps the largest item, which is below 1.5 times a power of two, below 7 by the scales, and
+    // below 6 by the power of two.
     const std::uint32_t power = 251u - exponent;
     const std::uint32_t random = (pattern >> 16) * 0x9E3779B9u;
     const float scale = std::bit_cast<float>(power << 23 | random >> 9) * (7.0f / 6.0f);
@@ -130,8 +131,9 @@ __global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* 
   });
 }
 
-/// Every mantissa with the two divisors of NVFP4's errors. A power of two does not change the
-/// quotient's mantissa; the exponents are the smallest and the largest that QuotientBy() allows.
+/// Compares quotients of all mantissas by the two divisors of NVFP4's errors. The exponents are 0
+/// and the smallest and the largest that QuotientBy() allows: a power of two does not change the
+/// quotient's mantissa.
 __global__ void QuotientKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t mantissa) {
     for (const float divisor :
@@ -157,7 +159,7 @@ __device__ bool Same(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b);
 }
 
-/// Both halves of a pair, beside a value that has another code; its NaN is 0x7FFF.
+/// Compares both halves of a pair. The other half has an input with another code. NaN is 0x7FFF.
 template <class T>
 __global__ void NarrowPairKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
@@ -168,7 +170,7 @@ __global__ void NarrowPairKernel(std::uint64_t inputs, std::uint64_t step, unsig
     const std::uint32_t code = code_of(x), beside = code_of(other);
     const std::uint32_t words[2] = {NarrowPair<T>(x, other), NarrowPair<T>(other, x)};
     if (words[0] != (code | beside << 16) || words[1] != (beside | code << 16)) return true;
-    // A NaN in either half of either word is found, and no finite value is taken for one.
+    // MayHoldNan must find a NaN in each half of each word, and must not report a finite value.
     const auto is_finite = [](float y) { return y - y == 0.0f; };
     const std::uint32_t ones[2] = {0x3C003C00u, 0x3C003C00u};
     bool differs = MayHoldNan<T>(ones);
@@ -183,7 +185,7 @@ __global__ void NarrowPairKernel(std::uint64_t inputs, std::uint64_t step, unsig
   });
 }
 
-/// Words of two adjacent codes of 8 bits or four of 4 bits, and of others.
+/// Compares words whose lower half has all pairs of 8-bit codes, or all quadruples of 4-bit codes.
 template <FloatFormat F>
 __global__ void DecodePairKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {

@@ -7,7 +7,7 @@
 
 namespace narrowfloat::cuda {
 
-/// How the device's conversion of one kind differs from its definition in numerics/.
+/// The differences of a conversion in device code from the reference in numerics/.
 struct Comparison {
   std::string name;
   std::uint64_t inputs = 0;
@@ -15,9 +15,9 @@ struct Comparison {
   std::uint32_t example = 0;  // one input that differs
 };
 
-/// Compares the conversions of one and two items of kernels/cuda/items.cuh, and the word of E2M1,
-/// with their definitions, on the device: floats
-/// whose patterns are multiples of `step`, and all codes.
+/// Compares the conversions of items.cuh, e2m1.cuh and e2m1_words.cuh in kernels/cuda with the
+/// reference, on the device. Inputs are the floats whose patterns are multiples of `step`, and all
+/// codes.
 std::vector<Comparison> CompareConversions(std::uint64_t step);
 
 }  // namespace narrowfloat::cuda

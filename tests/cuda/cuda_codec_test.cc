@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions of the hardware, and those written for devices, against their definitions: all 2^32
-// floats and all codes on a device. In the emulation, where one float takes 100 times as long,
-// every 4099th one, which is a prime, so that all bits vary.
+// Compares conversions in device code with the reference: all 2^32 floats and all codes on a
+// device. In the emulation a float takes 100 times as long, so only every 4099th float is an input.
+// 4099 is a prime, so that all bits vary.
 #include <gtest/gtest.h>
 
 #include "narrowfloat/kernels/cuda/memory.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TransformerEngine's records on device memory: every group that the CPU's verbs are compared with,
-// but products.
+// Compares verbs on device memory with TransformerEngine's records: all groups of the CPU's tests
+// except products.
 #include <gtest/gtest.h>
 #include <filesystem>
 

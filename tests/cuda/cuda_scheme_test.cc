@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemes on device memory against the CPU's scalar kernels, byte for byte, padding included: every
-// direction, type and option, ragged shapes, strides, odd addresses, special values.
+// Compares schemes on device memory with the CPU's scalar kernels, byte for byte, padding included:
+// every direction, type and option, ragged shapes, strides, odd addresses, special values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Returns specs of both directions with each option of the scheme.
+/// Returns specs with each option of the scheme. Most have both directions.
 std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   const auto add = [&](auto&& set) {
@@ -92,8 +92,8 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   return specs;
 }
 
-/// Quantizes on both, from and to the placement, and compares. `device_spec`: as the device's call
-/// has it, if values in device memory replace those of the spec.
+/// Quantizes on the CPU and on the device, in a random placement, and compares the buffers.
+/// `device_spec`: the spec of the device's call, if values in device memory replace values of it.
 void ExpectQuantized(const FloatTensor& items, const QuantSpec& spec, const std::string& context,
                      const Execution& execution = {},
                      const std::optional<QuantSpec>& device_spec = {}) {
@@ -174,7 +174,7 @@ TEST_P(CudaSchemeTest, QuantizesItemsOfOneKind) {
   }
 }
 
-/// Tiles of aligned memory without special items, with some, and with odd addresses of codes.
+/// Quantizes whole tiles without and with one special item, to aligned and to odd addresses.
 TEST_P(CudaSchemeTest, QuantizesWholeTiles) {
   std::mt19937_64 random(RunSeed());
   FloatTensor in(GetParam().dtype, {256, 384});
@@ -200,7 +200,7 @@ TEST_P(CudaSchemeTest, QuantizesWholeTiles) {
   }
 }
 
-/// Values halfway between codes, and next to them: all mantissas of few bits over some binades.
+/// Quantizes values halfway between codes, and adjacent floats: mantissas of 5 bits in 8 binades.
 TEST_P(CudaSchemeTest, QuantizesTies) {
   const int shift = GetParam().dtype == DType::kFloat32    ? 23
                     : GetParam().dtype == DType::kBFloat16 ? 7
@@ -272,7 +272,7 @@ TEST_P(CudaSchemeTest, ReadsValuesInDeviceMemory) {
   }
 }
 
-/// Every kernel must read the flag: those of each direction and option.
+/// Checks that the kernels of each direction and option read the flag.
 TEST_P(CudaSchemeTest, NoopWritesNothing) {
   const Shape shape{48, 70};
   std::mt19937_64 random(RunSeed());
@@ -373,7 +373,7 @@ TEST_P(CudaSchemeTest, Dequantizes) {
   }
 }
 
-/// All codes of a byte in lines of 256, under random scales.
+/// Dequantizes lines with all 256 codes, under random scales.
 TEST_P(CudaSchemeTest, DequantizesEveryCode) {
   std::mt19937_64 random(RunSeed());
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other verbs on device memory against the CPU's scalar kernels, byte for byte.
+// Compares the other verbs on device memory with the CPU's scalar kernels, byte for byte.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,8 @@ TEST_F(CudaVerbTest, AmaxAndColumnSums) {
   }
 }
 
-/// A tensor of adjacent items that blocks take in several turns, with the largest anywhere in it.
+/// Compares amaxes of a contiguous tensor, which blocks of threads read in several turns. The
+/// largest item is at 40 or more positions.
 TEST_F(CudaVerbTest, AmaxOfAdjacentItems) {
   const std::size_t bytes = IsRealDevice() ? std::size_t{32} << 20 : 600'000;
   for (const DType dtype : kDTypes) {
@@ -95,7 +96,7 @@ TEST_F(CudaVerbTest, AmaxOfAdjacentItems) {
   }
 }
 
-/// Transforms on both, from and to the placement, and compares the items and their amax.
+/// Transforms on the CPU and on the device, and compares the items and their amax.
 void ExpectTransformed(const FloatTensor& in, std::uint32_t mask, Placement placement) {
   const std::string context =
       fmt::format("{} {} mask {:x} {} {}", DTypeName(in.dtype()), ShapeText(in.shape()), mask,
@@ -129,8 +130,9 @@ TEST_F(CudaVerbTest, HadamardTransformAndAmax) {
   }
 }
 
-/// Columns of 16 items of one magnitude, for each exponent: their sums reach both ends of a type's
-/// range. First all of one sign, then of any. Two adjacent columns have one exponent.
+/// Transforms columns of 16 items of one magnitude, for each exponent: sums reach both ends of the
+/// type's range. The first 16 rows are positive, the others have random signs. Two adjacent columns
+/// have the same exponent.
 TEST_F(CudaVerbTest, HadamardTransformOfEachExponent) {
   for (const DType dtype : kDTypes) {
     const int mantissa_bits = dtype == DType::kFloat32 ? 23 : dtype == DType::kBFloat16 ? 7 : 10;
@@ -151,9 +153,10 @@ TEST_F(CudaVerbTest, HadamardTransformOfEachExponent) {
   }
 }
 
-/// Columns whose exponents differ by up to a spread: for small ones the sums are exact in binary32
-/// or binary64, for others only bounds of them are known. Mantissas are any, or have one bit, so
-/// that many sums lie halfway between two items; pairs of opposite items let large ones cancel.
+/// Transforms columns whose exponents differ by up to `spread`. For small spreads, sums are exact
+/// in binary32 or binary64; for larger ones, kernels compute only bounds of sums. Mantissas are
+/// random, or have one bit, so that many sums are halfway between two items. In pairs of opposite
+/// items, large values cancel.
 TEST_F(CudaVerbTest, HadamardTransformOfExponentsFarApart) {
   const Shape shape{16, IsRealDevice() ? 2050 : 130};
   for (const DType dtype : kDTypes) {
@@ -419,7 +422,7 @@ TEST_F(CudaVerbTest, RefusesTensorsOfTwoDevices) {
             "memory and the input in cuda memory");
 }
 
-/// Nine leading dimensions of which no two are evenly spaced.
+/// The nine leading dimensions cannot be merged: their rows have nine strides.
 TEST_F(CudaVerbTest, RefusesRowsWithNineStrides) {
   Shape shape(10, 2);
   std::vector<std::ptrdiff_t> strides(10, 4);

@@ -22,7 +22,7 @@ constexpr CudaBackend kBackend;
 constexpr bool kIsEmulated = false;
 #endif
 
-// The emulation has guards of its own, which the sanitizer sees.
+// The emulation has its own guards, of which ASan reports reads too.
 constexpr std::size_t kGuardBytes = kIsEmulated ? 0 : 256;
 constexpr std::byte kGuard{0x5A};
 

@@ -17,11 +17,11 @@
 
 namespace narrowfloat::conformance {
 
-/// Makes the verbs serve tensors on CUDA devices. Returns the reason if there is no device, else
-/// "".
+/// Registers the backend of CUDA devices in the emulation. Returns the error if no device exists,
+/// else "".
 std::string UseDevice();
 
-/// Returns true if a device computes, not the CPU: tests may be large.
+/// Returns true for a device, false for the emulation, which is too slow for large tests.
 bool IsRealDevice();
 
 /// A test that needs a device, and is skipped without one.
@@ -34,13 +34,13 @@ class DeviceTest : public testing::Test {
 template <class T>
 class DeviceTestWith : public DeviceTest, public testing::WithParamInterface<T> {};
 
-/// Bytes of the host in device memory, between guard bytes, as far past a cache line as they are on
-/// the host. In the emulation the allocation ends with them, so that a read behind them shows too.
+/// A copy of host bytes in device memory, with the host's distance from the start of a cache line.
+/// Guard bytes enclose it. In the emulation the allocation's own guards also detect reads.
 class DeviceBytes {
  public:
   DeviceBytes(const std::byte* host, std::size_t bytes);
   std::byte* data() const { return memory_.data() + lead_; }
-  /// Copies them to the host. Fails the test if a guard byte was written to.
+  /// Copies the bytes to the host. Fails the test if a guard byte has changed.
   void CopyTo(std::byte* host) const;
 
  private:
@@ -74,11 +74,11 @@ class DeviceTensor {
  public:
   explicit DeviceTensor(const ConstTensorView& host);
   TensorView view;
-  /// Copies the items, and what lies between them, to a tensor of the same strides.
+  /// Copies the items and the bytes between them. Requires: `host` has the same strides.
   void CopyTo(const TensorView& host) const;
 
  private:
-  std::ptrdiff_t offset_;  // of the first item from the lowest byte
+  std::ptrdiff_t offset_;  // from the lowest byte to the first item
   DeviceBytes bytes_;
 };
 
@@ -93,7 +93,7 @@ class DeviceBuffers {
   std::array<std::unique_ptr<DeviceBytes>, kRoleCount> memory_;
 };
 
-/// The verbs on copies in device memory.
+/// Returns verbs that copy tensors to device memory and call the device's backend.
 const Verbs& DeviceVerbs();
 
 }  // namespace narrowfloat::conformance

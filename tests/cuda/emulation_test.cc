@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulation of CUDA that kernels are tested with: what it computes, and what it finds.
+// Tests the emulation of CUDA: its results, and the errors that it reports.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -127,7 +127,7 @@ __global__ void Shuffles(std::uint64_t* out) {
   unsigned sum = lane;
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   own[8] = sum;
-  // Halves of a warp that go apart.
+  // The halves of the warp take different branches.
   if (lane < 16) {
     own[9] = __reduce_add_sync(0x0000FFFFu, 1u);
     own[9] += __reduce_add_sync(0x0000FFFFu, lane);
@@ -308,7 +308,7 @@ __global__ void WrongOperation() {
 
 __global__ void WriteAt(std::byte* data, std::ptrdiff_t at) {
 #if defined(__SANITIZE_ADDRESS__)
-  // The guards find what the sanitizer does not see.
+  // Hides the write from ASan, so that the guards must find it.
   asm volatile("movb $1, (%0)" : : "r"(data + at) : "memory");
 #else
   data[at] = std::byte{1};
@@ -320,7 +320,7 @@ __global__ void WriteShared(std::ptrdiff_t at) {
 }
 
 TEST(EmulationDeathTest, SaysWhatIsWrong) {
-  Launch(HalfWaits, 1, 64, 0, nullptr);  // threads that returned count as arrived
+  Launch(HalfWaits, 1, 64, 0, nullptr);  // barriers do not wait for threads that returned
   EXPECT_DEATH(Launch(WaitApart, 1, 6, 0, nullptr),
                "deadlock in block \\(0, 0, 0\\): of 6 threads, 3 wait at __syncthreads, 3 at warp "
                "operations, 0 have returned");

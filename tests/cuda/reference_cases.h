@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes and items with which the tests compare device memory with the CPU's scalar kernels.
+// Shapes and items of the tests that compare device memory with the CPU's scalar kernels.
 #pragma once
 
 #include <random>
@@ -17,10 +17,10 @@ inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBF
 /// Returns the options of a call of the CPU's scalar kernels on one thread.
 const Execution& OnCpu();
 
-/// Returns shapes that end inside blocks, words and tiles. A device takes large ones too.
+/// Returns shapes that end inside blocks, words and tiles; for a device large shapes too.
 std::vector<Shape> Shapes();
 
-/// Draws a placement. A sequence that repeats could give one direction or type always the same.
+/// Returns a random placement. In a cycle, a direction or a type could always have the same one.
 Placement NextPlacement();
 
 FloatTensor RandomTensor(DType dtype, const Shape& shape, std::mt19937_64& random,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's language and runtime on the CPU, as far as narrowfloat's kernels and their tests use them.
-// It precedes CUDA's own header on the include path. A launch runs the kernel before it returns,
+// The parts of CUDA's language and runtime that narrowfloat's kernels and tests use, on the CPU.
+// The include path has this header before CUDA's own. A launch runs the kernel before it returns,
 // one block after another; each thread of a block is a fiber. Between barriers, the threads of a
 // warp run one after another in ascending order, or in descending order with
 // NF_EMULATION_ORDER=reverse. A missing barrier gives different results in the two orders. Device
-// memory is accessible only while a kernel or a copy runs; otherwise the host's access faults. A
-// deadlock, or a write beside an allocation, aborts with a message.
+// memory is accessible only while a kernel or a copy runs; at other times the host's access faults.
+// A deadlock, or a write outside of an allocation, aborts with a message.
 #pragma once
 
 #define NF_CUDA_EMULATION 1
@@ -73,12 +73,12 @@ bool Run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*call)(const voi
          const void* closure);
 std::byte* SharedMemory();
 
-/// Counts the threads that call it. CheckAwaits aborts unless, of the last launch, all threads have
-/// called it once (`early`), or none has.
+/// Counts the calls of a launch. CheckAwaits aborts if their number in the last launch is not the
+/// number of threads (`early`) or 0.
 void CountAwait();
 void CheckAwaits(bool early);
 
-/// Returns the number of allocations that are not freed, to find leaks.
+/// Returns the number of allocations that are not freed. Tests use it to find leaks.
 std::size_t LiveAllocations();
 /// Makes the next call of the runtime on this thread fail with cudaErrorUnknown.
 void FailNextCall();
@@ -178,8 +178,8 @@ inline unsigned __float_as_uint(float x) {
 inline float __uint_as_float(unsigned x) {
   return std::bit_cast<float>(x);
 }
-/// Takes 4 of the 8 bytes of a (0 to 3) and b (4 to 7). Selectors with the sign bit are not
-/// emulated.
+/// Selects 4 of the 8 bytes of a (0 to 3) and b (4 to 7). Requires: no selector has the sign bit,
+/// 0x8, which is not emulated.
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(b) << 32 | a;
   unsigned result = 0;
@@ -196,7 +196,7 @@ T __ldg(const T* address) {
 
 namespace narrowfloat::cuda::emulation {
 
-/// Returns the larger one. Ignores every NaN, as devices do; glibc does not ignore signalling ones.
+/// Returns the larger number. Ignores every NaN, as devices do; glibc ignores only quiet NaNs.
 inline float Max(float a, float b) {
   if (a != a) return b != b ? std::bit_cast<float>(0x7FFFFFFFu) : b;
   if (b != b) return a;

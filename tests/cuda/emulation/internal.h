@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory with guards and errors that abort, which all files of the emulation use.
+// Functions for guarded memory and fatal errors, which all files of the emulation use.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace narrowfloat::cuda::emulation {
 
-// The bytes of memory that is not written yet, and of guards.
+// The contents of new memory and of guards.
 inline constexpr std::byte kPoison{0xA5}, kGuard{0x5A};
 inline constexpr std::size_t kGuardBytes = 256;  // also the alignment of device memory
 
@@ -32,7 +32,7 @@ void* Map(std::size_t bytes);
 /// Forbids or allows access to memory. Does nothing without AddressSanitizer.
 void SetPoisoned(const void* begin, std::size_t bytes, bool poisoned);
 
-/// Returns the first byte of a guard that was written to, or null.
+/// Returns the first changed byte of a guard, or null.
 const std::byte* FindWrite(const std::byte* begin, const std::byte* end);
 
 /// Runs the blocks of a kernel one after another on the calling thread of the host.

@@ -60,7 +60,7 @@ constexpr std::size_t kMaxThreads = 1024, kMaxGrid = 65535;
 // The smallest limit of the architectures that kernels are built for, of compute capability 12.0.
 constexpr std::size_t kMaxShared = std::size_t{99} * 1024;
 
-/// A mapping of whole pages: kGuardBytes of guard, the memory, and guard to the end.
+/// A mapping of whole pages: kGuardBytes of guards, the memory, and guards up to the end.
 struct Allocation {
   std::byte* mapping;
   std::size_t mapped, bytes;
@@ -99,7 +99,7 @@ class DeviceMemory {
     return true;
   }
 
-  /// Returns true if the bytes are of one allocation, or of none.
+  /// Returns true if the bytes are all in one allocation, or all outside of allocations.
   bool Contains(const void* data, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto* begin = static_cast<const std::byte*>(data);
@@ -155,11 +155,11 @@ class DeviceMemory {
 };
 
 DeviceMemory& Device() {
-  static auto* const memory = new DeviceMemory;  // lives as long as objects of other files
+  static auto* const memory = new DeviceMemory;  // never destroyed: statics of other files use it
   return *memory;
 }
 
-/// While it lives, device memory is accessible.
+/// Makes device memory accessible during its lifetime.
 struct Access {
   Access() { Device().Enter(); }
   ~Access() { Device().Leave(); }
@@ -169,11 +169,11 @@ struct Access {
 
 constinit thread_local cudaError_t last_error = cudaSuccess;
 constinit thread_local bool next_call_fails = false;
-constinit thread_local std::size_t launched_threads = 0, awaits = 0;  // of the last launch
+constinit thread_local std::size_t launched_threads = 0, awaits = 0;  // in the last launch
 std::atomic<int> device_count = 1;
 
-/// Returns the result of a call of the runtime: that of `body`, or the error of FailNextCall() or
-/// of SetDeviceCount(0).
+/// Returns the result of a call of the runtime: the result of `body`, or the error that
+/// FailNextCall() or SetDeviceCount(0) causes.
 template <class F>
 cudaError_t Call(F&& body) {
   cudaError_t error = device_count > 0 ? cudaSuccess : cudaErrorNoDevice;
@@ -231,7 +231,7 @@ bool Run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*call)(const voi
   launched_threads = threads * grid.x * grid.y * grid.z;
   awaits = 0;
   const Access access;
-  // A device does not know the settings of the host's thread.
+  // Device code does not depend on the floating-point settings of the host's thread.
   std::fenv_t environment;
   std::fegetenv(&environment);
   std::fesetenv(FE_DFL_ENV);

@@ -24,8 +24,9 @@ constinit thread_local dim3 blockDim, gridDim;
 // NOLINTEND(readability-identifier-naming)
 
 #if defined(__x86_64__)
-// Saves the callee-saved registers on this stack and its top in *save, then restores those of the
-// stack `load`. The control words of floating point are the same in all fibers.
+// Pushes the callee-saved registers to this stack and stores its top in *save. Then switches to the
+// stack `load` and restores its registers. Does not save the control words of floating point, which
+// are the same in all fibers.
 extern "C" void nf_emulation_switch(void** save, void* load);
 asm(R"(
   .text
@@ -70,7 +71,7 @@ struct Fiber {
 #endif
   uint3 index;
   State state = State::kReturned;
-  // Of the warp operation that it waits at.
+  // The warp operation at which the fiber waits.
   WarpOp op;
   unsigned mask, source;
   std::uint64_t value, result;
@@ -154,7 +155,7 @@ class Scheduler {
     if (fiber->stack == nullptr) throw std::bad_alloc();
     mprotect(fiber->stack, PageBytes(), PROT_NONE);  // an overflow faults
 #if defined(__x86_64__)
-    // As nf_emulation_switch leaves a stack: six registers and the address to return to.
+    // The stack as nf_emulation_switch leaves it: six registers and the return address.
     auto* top = reinterpret_cast<std::uintptr_t*>(fiber->stack + StackMapping());
     *--top = 0;
     *--top = reinterpret_cast<std::uintptr_t>(&Loop);
@@ -185,7 +186,7 @@ class Scheduler {
     fiber.state = State::kReturned;
     --live_;
     const std::size_t warp = current_number_ / kLanes;
-    // The other threads may all have arrived now: this thread no longer counts.
+    // Other threads may wait only for this thread. It no longer counts.
     for (std::size_t i = warp * kLanes; i < threads_ && i < (warp + 1) * kLanes; ++i) {
       if (fibers_[i]->state == State::kAtWarp) CompleteWarp(warp, fibers_[i]->mask);
     }
@@ -201,7 +202,7 @@ class Scheduler {
     at_block_ = 0;
   }
 
-  /// Computes the operation of the lanes of `mask`, if all that have not returned wait at it.
+  /// Computes the operation of the lanes of `mask`, if all lanes that have not returned wait at it.
   void CompleteWarp(std::size_t warp, unsigned mask) {
     const std::size_t first = warp * kLanes;
     Fiber* lanes[kLanes] = {};
@@ -295,7 +296,7 @@ class Scheduler {
     current_ = nullptr;
   }
 
-  /// Goes back from a fiber to Resume().
+  /// Switches from the current fiber to Resume().
   void Yield() {
     Fiber* fiber = current_;
     void* fake_stack = nullptr;

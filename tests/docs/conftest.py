@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the tests import what lies in scripts/."""
+"""Makes the modules of scripts/ importable for the tests."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cli.md: its tables are made of the program's own."""
+"""Checks that the tables of docs/cli.md are those that the program's own tables generate."""
 
 import pytest
 import update_readme

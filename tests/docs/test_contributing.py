@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONTRIBUTING.md tells the truth: its commands, files, schemes and programs exist."""
+"""Checks that the commands, files, schemes and programs that CONTRIBUTING.md names exist."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ def test_commands_are_targets_and_help_lists_them() -> None:
 
 
 def test_files_exist() -> None:
-    # Files that the reader writes, and folders that a build makes.
+    # Files that the reader creates, and folders that a build creates.
     made = (
         "narrowfloat/schemes/myscheme.h",
         "narrowfloat/io/conventions/myconvention.cc",

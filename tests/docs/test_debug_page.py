@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/debug.md tells the truth: its snippets run, its command prints what stands behind it.
+"""Checks that the snippets and the command of docs/debug.md print the output below them.
 
-What the hunt prints is held by tests/python/debug/test_hunt.py.
+tests/python/debug/test_hunt.py checks the output of the hunt.
 """
 
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/exactness.md names tests, records and schemes that there are."""
+"""Checks that docs/exactness.md names existing tests, and all schemes and groups of records."""
 
 import re
 from pathlib import Path

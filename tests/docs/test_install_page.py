@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/install.md: its programs run, its packages and options are those of the build."""
+"""Checks that the programs of docs/install.md run, and its packages and options are the build's."""
 
 import re
 from pathlib import Path

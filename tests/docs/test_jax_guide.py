@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/jax.md tells the truth: every snippet prints what stands behind it."""
+"""Checks that every snippet of docs/jax.md prints the output below it."""
 
 import re
 import subprocess

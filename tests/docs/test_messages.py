@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error message of the library occurs whole in a test, up to the values in it."""
+"""Checks that every error message of the library occurs in a test, without its values."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ ERRORS = (
 )
 TEXT = r'"(?:[^"\\]|\\.)*"'
 THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
-# A message whose test needs what a test machine does not have, by the literal part of its text.
+# Messages without a test, by a literal part of their text, and the reasons.
 WITHOUT_A_TEST = {
     "is imported when it is asked for": "ends an import that TransformerEngine itself catches",
     "quantizer: no scheme of this kind has": "a build without the scheme",
@@ -58,11 +58,11 @@ def text_of_tests() -> str:
 
 
 def is_tested(message: str, tests: str) -> bool:
-    """Returns whether a test has the longest part of a message.
+    """Returns whether a test has the longest literal part of a message.
 
-    A test that formats its text may put at most the first two words of the part together. Where
-    the part has fewer than three words, which other messages may have too, all parts must follow
-    one another in a test.
+    A test that formats its text may lack the first one or two words of the part. If the part has
+    fewer than three words, other messages may have it too. Then all parts must occur in a test,
+    one after another.
     """
     parts = parts_of(message)
     part = max(parts, key=len, default="")

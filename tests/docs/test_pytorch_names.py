@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of TransformerEngine's names say what narrowfloat.pytorch has."""
+"""Checks that the tables of TransformerEngine's names state the names of narrowfloat.pytorch."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/pytorch.md tells the truth: every snippet runs and prints what stands behind it."""
+"""Checks that every snippet of docs/pytorch.md runs and prints the output below it."""
 
 import re
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md tells the truth: every snippet runs, every table is what the program says.
+"""Checks that every snippet of README.md runs, and that its tables are those of the program.
 
-A `text` block right behind a snippet is what the snippet prints.
+A `text` block directly below a snippet is the output of the snippet.
 """
 
 import json
@@ -27,7 +27,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULT
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block and what it has to print, if README.md says so."""
+    """A fenced block of a page, and its output if the page states it."""
 
     language: str
     code: str
@@ -44,7 +44,7 @@ def snippets(language: str) -> list[Snippet]:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """Runs in `folder`, the program's own directory first on the path; returns what it prints."""
+    """Runs a command in `folder`, with this Python's folder first in PATH. Returns its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
@@ -60,7 +60,7 @@ def expect(snippet: Snippet, printed: str) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A safetensors file with one linear layer, written by hand."""
+    """Returns a safetensors file with one linear layer, written without the library."""
     weight = struct.pack("<8192f", *(index / 8192 - 0.5 for index in range(8192)))
     entry = {"dtype": "F32", "shape": [64, 128], "data_offsets": [0, len(weight)]}
     header = json.dumps({"layer.weight": entry}).encode()
@@ -123,7 +123,7 @@ def test_the_demo_table_is_what_the_demo_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo.run", names[0], "--report", report]
     _, printed = demo_rows(run(command, ROOT))
     for column, value in printed[0].items():
-        # The matrix product may add in another order on another machine.
+        # Matrix products may add in another order on another machine.
         assert float(value) == pytest.approx(float(stated[0][column]), abs=2e-4), column
 
 
@@ -135,11 +135,12 @@ def test_what_the_readme_concludes_from_the_demo_is_in_its_table() -> None:
         assert (of_f32, shift) < (15, 0.06) if "fp4" in name else of_f32 <= 26 and shift < 0.015
         if name.endswith("e4m3"):
             other = table[name.replace("e4m3", "e5m2")]
-            assert 5 < float(row["SQNR dB"]) - float(other["SQNR dB"]) < 7  # half is 6 dB
+            # One more mantissa bit halves the error: 6 dB.
+            assert 5 < float(row["SQNR dB"]) - float(other["SQNR dB"]) < 7
 
 
 def demo_rows(text: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Names of the table's rows, and its cells by column."""
+    """Returns the names of the table's rows, and the cells of each row by column."""
     table = text[text.index("\nscheme ") + 1 :].split("\n\n")[0].splitlines()
     header, *rows = (re.split(r"  +", line.replace("%", "")) for line in table)
     cells = [dict(zip(header[1:], row[1:], strict=True)) for row in rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of `make docs` name modules, headers and guides that exist."""
+"""Checks that the modules, headers and guides that the pages of `make docs` name exist."""
 
 import importlib
 import re

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/transformer_engine.md tells the truth: its program runs, what it names is there."""
+"""Checks that the program of docs/transformer_engine.md runs, and that the files and variables that
+it names exist.
+"""
 
 import re
 import sys

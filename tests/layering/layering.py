@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the dependencies of the tree: each folder includes only what stands below it.
+"""Checks the dependencies of the tree: each folder includes only folders of lower layers.
 
-usage: layering.py ROOT      prints every offence, exits 1 if there is one
+usage: layering.py ROOT      prints all offences; exits with 1 if any exist
 """
 
 import re
@@ -9,20 +9,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Each folder, and what it may include beside itself. A fact of docs/architecture.md, checked here.
+# Each folder, and the other folders that it may include: the layers of docs/architecture.md.
 CORE = ["numerics", "schemes", "tensor", "kernels", "ops", "types"]
 ALLOWED: dict[str, set[str]] = {folder: set(CORE[:place]) for place, folder in enumerate(CORE)} | {
     "c_api": set(CORE),
     "config": set(CORE),
     "io": {*CORE, "config"},
 }
-# The two headers of the root that its own folders read: the C face and the version.
+# The two headers of narrowfloat/ that its folders may include: the C face and the version.
 ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_api", "io"}}
-# The public functions of ops/ know neither kernels nor a backend; only this file names the CPU's.
+# The public functions of ops/ include neither kernels nor a backend. Only this file includes the
+# CPU's backend.
 BACKENDS = re.compile(r"narrowfloat/(ops/(cpu|cuda)|kernels)/")
 KNOWS_BACKENDS = {"narrowfloat/ops/backend.cc"}
-# Micro-kernels know no list of schemes: tests/extra_scheme links them with schemes that they were
-# not built for.
+# Micro-kernels do not depend on the list of schemes: tests/extra_scheme links them with a longer
+# list. These files of kernels/ include it.
 REGISTRY = "narrowfloat/schemes/registry.h"
 KNOWS_SCHEMES = {
     "narrowfloat/kernels/cpu/scheme_drivers.h",
@@ -31,8 +32,9 @@ KNOWS_SCHEMES = {
     "narrowfloat/kernels/scalar/dequantize.cc",
     "narrowfloat/kernels/scalar/quantize.cc",
 }
-TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
-# Folders without files and command lines must not see their libraries, nor a framework's.
+TOP = {*ALLOWED}  # the folders that tools, bindings, tests and benches may include: all
+# Libraries for JSON and YAML, which only config/ and io/ may include, and libraries for command
+# lines and frameworks, which no folder should include.
 FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
 MAY_USE_FOREIGN = {"config", "io"}
 FRAMEWORKS = re.compile(r"torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
@@ -42,11 +44,11 @@ SOURCES = {".h", ".cc", ".cu", ".cuh"}
 
 
 def offences_of_line(folder: str | None, target: str, quoted: bool) -> Iterator[str]:
-    """Returns what is wrong with an include of `target` in `folder`; None: outside narrowfloat/."""
+    """Yields the faults of an include of `target` in `folder`; None: a file outside of folders."""
     if target.startswith("narrowfloat/"):
         parts = target.split("/")
         if len(parts) == 2 and (folder is None or folder in ROOT_HEADERS.get(target, ())):
-            return  # the root's headers are for callers
+            return  # the headers of narrowfloat/ itself are for callers
         if len(parts) < 3 or parts[1] not in TOP:
             yield "reads no known folder"
         elif folder is not None and parts[1] != folder and parts[1] not in ALLOWED[folder]:
@@ -59,7 +61,7 @@ def offences_of_line(folder: str | None, target: str, quoted: bool) -> Iterator[
 
 
 def offences(root: Path) -> Iterator[str]:
-    """Every offence under `root`, as `file:line: include: what is wrong`."""
+    """Yields every offence under `root`, as `file:line: include: fault`."""
     for path in sorted(root.rglob("*")):
         place = path.relative_to(root)
         if path.suffix not in SOURCES or place.parts[0] not in {
@@ -90,7 +92,7 @@ def offences(root: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the offences."""
+    """Prints the offences. Returns the exit code."""
     found = list(offences(Path(sys.argv[1])))
     print("\n".join(found))
     return 1 if found else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants bad includes in a tree of its own and expects each to be found, and good ones not."""
+"""Checks that layering.py reports bad includes of a temporary tree, and accepts good ones."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ from layering import offences
 
 
 def found_in(path: str, include: str) -> list[str]:
-    """The offences of a tree that holds one file with one include."""
+    """Returns the offences of a tree that has one file with one include."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / path
         file.parent.mkdir(parents=True)
@@ -20,7 +20,7 @@ def found_in(path: str, include: str) -> list[str]:
 
 
 class LayeringTest(unittest.TestCase):
-    """One planted include a row."""
+    """Tests one include per row."""
 
     def test_bad_includes_are_found(self) -> None:
         rows = [

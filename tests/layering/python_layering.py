@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the dependencies between the modules of the Python package: imports go down,
-without cycles.
+"""Checks the dependencies between the modules of the Python package: a module imports only from its
+layer and lower layers, without cycles.
 
-usage: python_layering.py ROOT      prints every offence, exits 1 if there is one
+usage: python_layering.py ROOT      prints all offences; exits with 1 if any exist
 """
 
 import ast
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 PACKAGE = "narrowfloat"
 
-# Each layer, and the layers right below it; a module may import from its own layer and from all
-# below. A module is in the layer with the longest name that its own begins with. "NAME:" is the
-# package's own file, which gathers what users import.
+# Each layer, and the layers directly below it. A module may import from its own layer and from all
+# lower layers. Its layer is the one with the longest name that the module's name begins with.
+# "NAME:" is the layer of the package's __init__.py, which has the names that users import.
 BELOW: dict[str, list[str]] = {
     "narrowfloat._core": [],
     "narrowfloat.common": ["narrowfloat._core"],
@@ -58,14 +58,14 @@ ABOVE: dict[str, str] = {
 
 
 class Import(NamedTuple):
-    """An import of another module, wherever it stands: one in a function is a dependency too."""
+    """An import of another module. An import in a function is a dependency too."""
 
     line: int
     target: str
 
 
 def layers_below(layer: str) -> set[str]:
-    """Returns every layer that a layer may import from, itself among them."""
+    """Returns all layers that a layer may import from, including itself."""
     return {layer}.union(*(layers_below(below) for below in BELOW[layer]))
 
 
@@ -79,7 +79,7 @@ def layer_of(module: str) -> str | None:
 
 
 def modules_of(root: Path) -> dict[str, Path]:
-    """Returns the package's modules under `root` by name."""
+    """Returns the package's modules under `root`, as name and path."""
     found = {f"{PACKAGE}._core": root / PACKAGE}  # native
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -93,7 +93,7 @@ def is_typing_block(node: ast.AST) -> bool:
 
 
 def targets_of(node: ast.AST, modules: dict[str, Path]) -> Iterator[str]:
-    """Yields the modules that an import statement reads; a name in a package may be a module."""
+    """Yields the modules that a statement imports. A name of a package may be a module."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in modules)
     elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -116,7 +116,7 @@ def imports_of(tree: ast.AST, modules: dict[str, Path]) -> Iterator[Import]:
 
 
 def offences(root: Path) -> Iterator[str]:
-    """Yields every offence under `root`, as `module:line: import: what is wrong`."""
+    """Yields every offence under `root`, as `module:line: import: fault`."""
     modules = modules_of(root)
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
@@ -139,7 +139,7 @@ def offences(root: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the offences."""
+    """Prints the offences. Returns the exit code."""
     found = list(offences(Path(sys.argv[1])))
     print("\n".join(found))
     return 1 if found else 0

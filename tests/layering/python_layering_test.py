@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants bad imports in a package of its own and expects each to be found, and good ones not."""
+"""Checks that python_layering.py reports bad imports of a temporary package, and accepts good ones.
+"""
 
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from python_layering import offences
 
 
 def found_in(files: dict[str, str]) -> list[str]:
-    """The offences of a package that holds these modules, by path, and those that they need."""
+    """Returns the offences of a package with these modules, given as path and text."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in files.items():
             file = Path(folder) / "narrowfloat" / path
@@ -24,7 +25,7 @@ QUANTIZER = "narrowfloat.pytorch.tensor.mxfp8_tensor"
 
 
 class PythonLayeringTest(unittest.TestCase):
-    """One planted import a row."""
+    """Tests one import per row."""
 
     def test_upward_imports_are_found(self) -> None:
         rows = [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls as users write them, with the types that a checker must find. mypy reads this file.
+"""Calls as users write them, with the types that mypy must infer. mypy checks this file.
 
-A line with `type: ignore` must be an error: mypy warns of an ignore that is not used.
+A line with `type: ignore` must be an error: mypy reports an ignore that is not used.
 """
 
 from typing import assert_type

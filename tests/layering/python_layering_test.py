@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that python_layering.py reports bad imports of a temporary package, and accepts good ones.
-"""
+"""Checks that python_layering.py reports bad imports of a temporary package, and no good ones."""
 
 import sys
 import tempfile

@@ -14,7 +14,7 @@
 namespace narrowfloat::xla_ffi {
 namespace {
 
-/// A pool that starts threads at once, or keeps functions for a later call by the test.
+/// A pool that starts one thread per function, or stores functions, which the test calls later.
 class Pool {
  public:
   explicit Pool(bool starts) : starts_(starts) {}

@@ -35,7 +35,7 @@ TEST(SelectionTest, TakesLinearWeights) {
            "transformer.h.0.attn.c_attn.weight",         //
            "decoder.layers.0.self_attn.in_proj_weight",  //
            "model.layers.0.self_attn.indexer.weight",    //
-           "model.normal_proj.weight",                   // here `norm` is a part of a word
+           "model.normal_proj.weight",                   // `norm` is only a part of a word
            "model.embedder_proj.weight",                 //
            "decoder.token_proj.weight",                  //
            "single_to_token.weight",                     // a projection of ESMFold
@@ -74,17 +74,17 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
            "model.layers.0.self_attn.q_proj.bias",
            "model.layers.0.self_attn.q_proj.weight_scale_inv",
            "vision.conv1.weight",
-           "output.weight",                               // Llama's, of Meta
+           "output.weight",                               // Meta's Llama
            "head.weight",                                 //
            "classifier.weight",                           //
            "score.weight",                                //
            "cls.predictions.decoder.weight",              //
-           "proj_out.weight",                             // Whisper's
-           "model.layers.61.shared_head.head.weight",     // DeepSeek's, of further tokens
+           "proj_out.weight",                             // Whisper
+           "model.layers.61.shared_head.head.weight",     // DeepSeek, multi-token prediction
            "model.layers.61.eh_proj.weight",              //
            "mtp.fc.weight",                               //
            "base.layers.0.q_proj.lora_A.default.weight",  //
-           "model.layers.3.mlp.gate_up_proj",  // not under experts, so not known to be a weight
+           "model.layers.3.mlp.gate_up_proj",  // neither `.weight` nor a stack of experts
            "rotary_emb.inv_freq",
        }) {
     EXPECT_FALSE(IsLinearWeight(name, kMatrix)) << name;
@@ -114,7 +114,7 @@ struct ListedTensor {
   }
 };
 
-/// Returns every tensor of two or more dimensions of small models, with the class that owns it.
+/// Returns all tensors of small models with two or more dimensions, and the class of their module.
 std::vector<ListedTensor> ListedTensors() {
   std::ifstream file(NF_TENSOR_NAMES);
   std::vector<ListedTensor> tensors;

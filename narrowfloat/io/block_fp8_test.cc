@@ -51,7 +51,7 @@ std::vector<float> Values(const CanonicalWeight& weight) {
   return values;
 }
 
-/// Compares by bits, so that the sign of zero counts.
+/// Compares the bits of values, so that -0 and 0 differ.
 void ExpectSameValues(const CanonicalWeight& a, const CanonicalWeight& b) {
   const std::vector<float> before = Values(a), after = Values(b);
   ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
@@ -136,7 +136,7 @@ TEST(BlockFp8Test, PowersOfTwoKeepTheirCodesAndOthersSayWhatIsLost) {
   EXPECT_LE(loss.changed, 128u * 128u);
   const std::vector<float> before = Values(weight), after = Values(rounded);
   for (std::size_t i = 0; i < before.size(); ++i) {
-    // The bound is half a step of a 3-bit mantissa, or half the least step below normal numbers.
+    // The bound is half a step of a 3-bit mantissa, or half a step of subnormal numbers.
     const float least = rounded.form.scale == FileDType::kF8E8M0 ? 0x1p-10f * 0.5f : 0.0f;
     ASSERT_LE(std::abs(after[i] - before[i]), std::max(std::abs(before[i]) / 16, least)) << i;
   }

@@ -71,7 +71,7 @@ TEST(ConventionTest, EverySchemeComesBack) {
   }
 }
 
-/// Returns `count` times "1", with commas between.
+/// Returns `count` ones, separated by commas.
 std::string Ones(std::size_t count) {
   std::string text = "1";
   for (std::size_t i = 1; i < count; ++i) text += ",1";
@@ -103,7 +103,7 @@ TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
   for (const auto& [text, rule] : cases) {
     const std::string message = Refusal({{}, {{"narrowfloat.w", text}}});
     const std::string expected = "f: metadata 'narrowfloat.w': " + rule;
-    // A message may end with the registry's list of options, which the test does not repeat.
+    // A message may end with a list of options from the registry. The test does not repeat it.
     EXPECT_EQ(rule.ends_with(": ") ? message.substr(0, expected.size()) : message, expected);
   }
 }

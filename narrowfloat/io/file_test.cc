@@ -94,7 +94,7 @@ TEST(AtomicFileTest, PiecesOfAnySizeAndOrderComeTogether) {
   constexpr std::size_t kSize = std::size_t{3} << 20, kPlaces = 9;
   std::string text(kPlaces * kSize, '\0');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7919 >> 8);
-  // Each position gets pieces in turn, small, odd and large; there are more positions than buffers.
+  // Writes pieces at 9 positions in turn, more than AtomicFile has buffers: small, odd, large ones.
   AtomicFile file(folder / "out");
   std::size_t written = 0, step = 0;
   while (written < kSize) {

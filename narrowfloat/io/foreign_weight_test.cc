@@ -22,7 +22,7 @@ ForeignWeight Describe(const TensorEntry& codes, const TensorEntry& scale,
   return DescribeWeight("read", kNames, codes, scale, nullptr, {.block = block});
 }
 
-/// Returns the format of FP8 codes with scales of that shape.
+/// Returns the format of FP8 codes with scales of the shape `scale`, or "refused".
 std::string FormatFor(const Shape& codes, const Shape& scale,
                       std::optional<BlockShape> block = std::nullopt, FileDType dtype = kF32) {
   const TensorEntry entry{.name = "a.weight", .dtype = kF8E4M3, .shape = codes};

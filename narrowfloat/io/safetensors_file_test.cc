@@ -82,7 +82,7 @@ TEST(SafetensorsWriterTest, WhatItWritesIsReadAgain) {
                             {"x", FileDType::kF32, {3}}},
                            {{"format", "pt"}});
   const auto codes = Counting(10), x = Counting(12);
-  writer.Append("codes", std::span(codes).first(4));  // in any order, in pieces
+  writer.Append("codes", std::span(codes).first(4));  // pieces of tensors in any order
   writer.Append("x", x);
   writer.Append("codes", std::span(codes).subspan(4));
   writer.Finish();

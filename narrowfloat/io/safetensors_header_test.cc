@@ -48,7 +48,7 @@ TEST(SafetensorsHeaderTest, KnowsEveryTypeAndItsWidth) {
       {"I64", 64},        {"U64", 64}};
   ASSERT_EQ(bits.size(), kFileDTypes.size());
   for (const auto& [name, width] : bits) {
-    const auto bytes = static_cast<std::uint64_t>(width);  // of 8 elements
+    const auto bytes = static_cast<std::uint64_t>(width);  // 8 elements of `width` bits
     const std::string text = Entry('"' + name + '"', "[2,4]", "[0," + std::to_string(bytes) + "]");
     EXPECT_EQ(Info(ParseHeader("f", text, bytes).tensors.at(0).dtype).name, name);
     EXPECT_EQ(Refusal(Entry('"' + name + '"', "[2,4]", "[0,1]"), 1),
@@ -67,7 +67,7 @@ TEST(SafetensorsHeaderTest, PackedTypesEndOnAByte) {
             "f: 'x' of F6_E3M2 scalar must end on a whole byte, got 6 bits");
 }
 
-/// Returns a header of two tensors of one byte.
+/// Returns a header of two tensors of one byte each.
 std::string Two(std::string_view first, std::string_view second) {
   return fmt::format(R"({{"{}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},)"
                      R"("{}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}})",
@@ -156,7 +156,7 @@ TEST(SafetensorsHeaderTest, SizesDoNotOverflow) {
             "f: 'x', shape: 9223372036854775807x0 has more rows than memory can address");
 }
 
-/// Returns a shape of that many dimensions of 1, as JSON.
+/// Returns a shape of `rank` dimensions of 1, as JSON.
 std::string Ones(std::size_t rank) {
   std::string text = "[";
   for (std::size_t i = 0; i < rank; ++i) text += i == 0 ? "1" : ",1";

@@ -194,15 +194,15 @@ TEST(KnownCodesTest, E2M1) {
   });
 }
 
-// A product is rounded to binary32 first and to the code second: 17/16 + 2^-27 - 2^-46 becomes
-// 17/16 in the first step, which is a tie. Rounding the exact product once would give 0x39.
+// A product is rounded to binary32 and then to the code. The first step rounds
+// 17/16 + 2^-27 - 2^-46 to 17/16, a tie. Rounding the exact product once would give 0x39.
 TEST(KnownCodesTest, RoundingTwiceIsTheRule) {
   const float rounded = FromBits(0x3F87FFFFu) * 1.0000001f;
   EXPECT_EQ(rounded, 1.0625f);
   EXPECT_EQ(Encode<E4M3>(rounded), 0x38u);
 }
 
-// Usable where a table is built at compile time.
+// Both functions are usable in constant expressions, which build tables at compile time.
 static_assert(Encode<E4M3>(448.0f) == 0x7E && Decode<E4M3>(0x7E) == 448.0f);
 static_assert(Encode<E5M2>(-0.0f) == 0x80 && Decode<E5M2>(0x01) == 0x1p-16f);
 static_assert(Encode<E2M1>(6.0f) == 0x7 && Decode<E2M1>(0xF) == -6.0f);

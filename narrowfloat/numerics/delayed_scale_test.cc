@@ -24,7 +24,7 @@ TEST(LargerAmaxTest, NanGivesWay) {
   EXPECT_EQ(LargerAmax(kSmallest, 0.0f), kSmallest);
 }
 
-// Worked by hand from docs/numerics.md, "Delayed scaling over time".
+// Computed by hand by docs/numerics.md, "Delayed scaling over time".
 TEST(DelayedScaleTest, KnownScales) {
   EXPECT_EQ(std::bit_cast<std::uint32_t>(DelayedScale(5.0f, kE4M3Max, 1.0f)), 0x42B33333u);
   EXPECT_EQ(DelayedScale(448.0f, kE4M3Max, 7.0f), 1.0f);
@@ -45,7 +45,7 @@ TEST(DelayedScaleTest, AnInfiniteScaleBecomesTheLargestFloat) {
 }
 
 TEST(DelayedScaleTest, TheScaleMayBeSubnormalOrZero) {
-  // A margin or a huge amax gives a subnormal; division keeps it.
+  // A large margin or amax gives a subnormal scale. The division must not flush it.
   EXPECT_EQ(DelayedScale(0x1p20f, 0x1.cp-142f, 7.0f), 0.0f);
   EXPECT_EQ(DelayedScale(0x1p4f, 0x1.cp-140f, 7.0f), 0x1.cp-144f);
 }

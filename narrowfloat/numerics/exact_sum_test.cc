@@ -63,7 +63,7 @@ TEST(ExactSumTest, EqualsBinary64WhereThatIsExact) {
 
 // Rounding to odd and then to nearest gives the code of one rounding.
 TEST(RoundToOddTest, ThenToNearestRoundsOnce) {
-  // A tie of bfloat16, and neighbours that differ by less than binary32 resolves.
+  // A tie of bfloat16, and numbers that differ from it by less than a step of binary32.
   const double tie = 1.0 + 0x1p-8;
   for (const auto& [x, code] : {std::pair{tie, 0x3F80u},
                                 {tie + 0x1p-40, 0x3F81u},

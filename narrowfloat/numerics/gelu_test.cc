@@ -19,20 +19,20 @@ constexpr long double kSlope = 1.595769121605730711759784239737874438L;  // 2 * 
 constexpr long double kCubic = 0.044715L;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Returns 1 / (1 + e^-v).
+/// Returns 1 / (1 + e^-v) with v = kSlope * (x + kCubic * x^3).
 long double Sigmoid(long double x) {
   return 1.0L / (1.0L + std::exp(-kSlope * (x + kCubic * x * x * x)));
 }
 
-/// Returns half the distance of the fp32 numbers around `value`.
+/// Returns half the distance of the fp32 numbers below and above `value`.
 long double HalfStep(long double value) {
   int exponent = 0;
   std::frexp(value, &exponent);
   return std::ldexp(0.5L, std::max(exponent - 24, -149));
 }
 
-/// Checks both functions: rounding to fp32 costs at most half a step; binary64 adds less than a
-/// ten-thousandth of a step, or less than 2^-50 where the derivative is near zero.
+/// Checks both functions: rounding to fp32 is off by at most half a step. The binary64 arithmetic
+/// adds less than a ten-thousandth of that, and less than 2^-50 for derivatives near zero.
 void ExpectBothAreRoundedOnce(float x) {
   const long double wide = x, sigmoid = Sigmoid(wide);
   const long double gelu = wide * sigmoid;

@@ -10,7 +10,7 @@
 namespace narrowfloat {
 namespace {
 
-// Source: the formulas of docs/numerics.md, "NVFP4", in Python.
+// Computed in Python by the formulas of docs/numerics.md, "NVFP4".
 TEST(PhiloxTest, KnownAnswers) {
   EXPECT_EQ(Philox4x32({0, 0, 0, 0}, 0),
             (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
@@ -32,7 +32,7 @@ TEST(RandomBytesTest, AreTheWordsLowestByteFirst) {
   EXPECT_NE(RandomBytes({1234, 0}, kColumnwiseRuns + 5), bytes);
 }
 
-// Source: the formulas of docs/numerics.md, "NVFP4", in Python.
+// Computed in Python by the formulas of docs/numerics.md, "NVFP4".
 TEST(EncodeStochasticTest, KnownAnswers) {
   struct Known {
     float x;
@@ -66,8 +66,8 @@ TEST(EncodeStochasticTest, SpecialValues) {
   }
 }
 
-// Over all 256 bytes the mean is the value itself, less at most 1/256 of a step: bytes divide a
-// step into 256 parts, and values between two of them are rounded down.
+// The mean over all 256 bytes is at most 1/256 of a step below the value: the bytes divide a step
+// into 256 parts, and the mean is the value rounded down to such a part.
 TEST(EncodeStochasticTest, MeanOverAllBytesIsTheValue) {
   for (float x = -5.99f; x < 6.0f; x += 0.013f) {
     double sum = 0;

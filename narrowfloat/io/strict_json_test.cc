@@ -30,7 +30,7 @@ TEST(PythonJsonTest, AByteOrderMarkIsNoNumber) {
 }
 
 TEST(MemberTest, NothingElseOfTheTextChanges) {
-  // Has an integer beyond all types, all kinds of spaces, the name q in other places, and non-ASCII.
+  // Has an integer beyond all types, all kinds of spaces, other names q, and bytes beyond ASCII.
   const std::string text =
       "{\n\t\"big\": 1000000000000000019884624838656,\t \"x\":[ 1e-05,{\"q\" :NaN} ],\r\n"
       "\t\"q\" : {\"q\": -Infinity},\n\t\"\xC3\xA9,q:\": \"q\\\"\"\n}\n\n";

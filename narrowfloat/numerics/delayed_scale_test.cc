@@ -24,7 +24,7 @@ TEST(LargerAmaxTest, NanGivesWay) {
   EXPECT_EQ(LargerAmax(kSmallest, 0.0f), kSmallest);
 }
 
-// Computed by hand by docs/numerics.md, "Delayed scaling over time".
+// Computed by hand from docs/numerics.md, "Delayed scaling over time".
 TEST(DelayedScaleTest, KnownScales) {
   EXPECT_EQ(std::bit_cast<std::uint32_t>(DelayedScale(5.0f, kE4M3Max, 1.0f)), 0x42B33333u);
   EXPECT_EQ(DelayedScale(448.0f, kE4M3Max, 7.0f), 1.0f);

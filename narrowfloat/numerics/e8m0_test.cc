@@ -13,7 +13,7 @@ std::uint32_t BitsOf(float x) {
   return std::bit_cast<std::uint32_t>(x);
 }
 
-// Computed by hand by docs/numerics.md, "Formats".
+// Computed by hand from docs/numerics.md, "Formats".
 TEST(E8M0Test, KnownCodes) {
   struct Known {
     std::uint32_t bits, code;

@@ -18,7 +18,7 @@ std::uint32_t BitsOf(float x) {
   return std::bit_cast<std::uint32_t>(x);
 }
 
-// Computed by hand by docs/numerics.md, "Per-tensor FP8".
+// Computed by hand from docs/numerics.md, "Per-tensor FP8".
 TEST(ScaleFromAmaxTest, KnownScales) {
   struct Known {
     float max, amax;

@@ -34,8 +34,8 @@ namespace {
 
 constexpr Device kDevice = Device::kCuda;
 
-/// Addresses of a device's memory, which the host can neither read nor write: a public function
-/// that touches a tensor ends the test with SIGSEGV.
+/// Memory of a device, which the host can neither read nor write: a public function that accesses a
+/// tensor ends the test with SIGSEGV.
 class DeviceMemory {
  public:
   DeviceMemory() {
@@ -89,7 +89,7 @@ std::string Text(const BasicQuantizedView<Byte>& view) {
   return fmt::format("{} {}", PrintQuantSpec(view.spec), ShapeText(view.shape));
 }
 
-/// Returns Text(view) and the buffers that are not in the spec's plan.
+/// Returns Text(view) and the names of buffers that are not in the spec's plan.
 template <class Byte>
 std::string TextWithStrays(const BasicQuantizedView<Byte>& view) {
   std::string text = Text(view);
@@ -105,11 +105,11 @@ std::string Text(Direction direction) {
   return direction == Direction::kRowwise ? "rowwise" : "columnwise";
 }
 
-/// Records each call and computes nothing.
+/// Records each call, and computes nothing.
 class RecordingBackend final : public Backend {
  public:
   mutable std::vector<std::string> calls;
-  mutable const float* noop = nullptr;  // of the latest call
+  mutable const float* noop = nullptr;  // in the latest call
   bool fails = false;
 
   void Amax(const ConstTensorView& in, std::byte* amax, const Execution& execution) const override {
@@ -208,7 +208,7 @@ class BackendTest : public testing::Test {
   BackendTest() { RegisterBackend(kDevice, &backend_); }
   ~BackendTest() override { RegisterBackend(kDevice, nullptr); }
 
-  /// Returns the backend's calls in `call`: one for every public function, several are an error.
+  /// Returns the text of the backend's call in `call`. Joins several, which are an error, by "and".
   std::string CallsOf(const std::function<void(const Execution&)>& call) {
     backend_.calls.clear();
     const auto* noop = reinterpret_cast<const float*>(memory_.Allocate(sizeof(float)));
@@ -258,7 +258,7 @@ TEST_F(BackendTest, MeasuringVerbsAreOneCallEach) {
 TEST_F(BackendTest, QuantizingVerbsAreOneCallEach) {
   EXPECT_EQ(CallsOf([&](const Execution& e) { Quantize(in_, quantized_, e); }),
             "quantize of bfloat16 128x256 to mxfp8_e4m3 128x256");
-  for (const SchemeInfo& scheme : kSchemes) {  // also with buffers of their own scale and amaxes
+  for (const SchemeInfo& scheme : kSchemes) {  // some have buffers for a scale and amaxes
     const std::string spec = fmt::format("{}:columnwise=1", scheme.name);
     const QuantizedView both = memory_.Quantized(spec, {128, 256});
     EXPECT_EQ(CallsOf([&](const Execution& e) { Quantize(in_, both, e); }),
@@ -276,7 +276,7 @@ TEST_F(BackendTest, QuantizingVerbsAreOneCallEach) {
               FakeQuantize(in_, ParseQuantSpec("nvfp4"), in_, e);  // in place
             }),
             "fake_quantize of bfloat16 128x256 by nvfp4 to bfloat16 128x256");
-  TensorView strided = in_;  // the same items
+  TensorView strided = in_;  // the same items, with explicit strides
   strided.strides = {512, 2};
   EXPECT_EQ(
       CallsOf([&](const Execution& e) { FakeQuantize(in_, ParseQuantSpec("nvfp4"), strided, e); }),
@@ -429,7 +429,7 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
                           "512 bytes and a stride of {}",
                           stride));
   }
-  // Rows that coincide or overlap, although each stride is at least a row's bytes.
+  // Rows that coincide or overlap, although no stride is shorter than a row.
   const QuantizedView folded = memory_.Quantized("mxfp8_e4m3", {2, 2, 64});
   for (const std::ptrdiff_t stride : {128, 192, -192}) {
     const TensorView twice{
@@ -524,7 +524,7 @@ TEST_F(BackendTest, SchemesOutsideTheRegistryDoNotReachTheBackend) {
 TEST_F(BackendTest, SwizzlingNeedsMemoryOfItsOwnForScalesAndAmaxes) {
   const QuantizedView from = memory_.Quantized("nvfp4", {128, 256});
   QuantizedView to = memory_.Quantized("nvfp4:swizzled=1", {128, 256});
-  to[Role::kRowwiseData] = from[Role::kRowwiseData];  // codes may be the same memory in both
+  to[Role::kRowwiseData] = from[Role::kRowwiseData];  // both may share the memory of the codes
   EXPECT_EQ(CallsOf([&](const Execution& e) { Swizzle(from, to, e); }),
             "swizzle of nvfp4 128x256 to nvfp4:swizzled=1 128x256");
   QuantizedView over = to, without = to;

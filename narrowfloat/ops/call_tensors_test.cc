@@ -41,7 +41,7 @@ TEST(CallTensorsTest, FindsEveryOverlapOfWrittenMemory) {
       {extent(0, 4), extent(4, 8), extent(0, 1), "test: first must not overlap read"},
       {extent(2, 3), extent(20, 24), extent(0, 12), "test: first must not overlap read"},
       {extent(0, 30), extent(30, 31), extent(2, 3), "test: first must not overlap read"},
-      {extent(5, 5), extent(4, 8), extent(6, 6), "no error"},  // empty ones overlap nothing
+      {extent(5, 5), extent(4, 8), extent(6, 6), "no error"},  // empty extents overlap nothing
       {{}, {}, extent(0, 8), "no error"},
   };
   for (const Case& c : cases) {

@@ -21,7 +21,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kSmallest = 0x1p-149f;
 
-/// One scale: its history, newest amax first, and its value.
+/// A scale and the history of its amaxes. The newest amax is the first.
 struct Column {
   std::vector<float> history;
   float scale;
@@ -38,7 +38,7 @@ struct Column {
 constexpr DelayedScaleRule kMax{.fp8_max = 448.0f};
 constexpr DelayedScaleRule kMostRecent{.fp8_max = 448.0f, .algorithm = AmaxAlgorithm::kMostRecent};
 
-// Worked by hand from docs/numerics.md, "Delayed scaling over time".
+// Computed by hand from docs/numerics.md, "Delayed scaling over time".
 TEST(UpdateDelayedScaleTest, TheKnownStep) {
   Column column{{5, 1, 2, 3}, 1};
   column.Update(kMax);
@@ -53,7 +53,7 @@ TEST(UpdateDelayedScaleTest, TheRowThatDropsOutStillCounts) {
   EXPECT_EQ(column.history, (Floats{0, 2, 3, 1}));
   column.history[0] = 1;
   column.Update(kMax);
-  EXPECT_EQ(column.scale, 0x1.2aaaaap7f);  // 448 / 3: 7 is gone
+  EXPECT_EQ(column.scale, 0x1.2aaaaap7f);  // 448 / 3: 7 is no longer in the history
 }
 
 TEST(UpdateDelayedScaleTest, MostRecentLooksAtTheNewestAlone) {
@@ -133,7 +133,7 @@ TEST(UpdateDelayedScaleTest, MarginScalesThePowerOfTwo) {
 }
 
 TEST(UpdateDelayedScaleTest, ColumnsAreAloneAndNeedNoAlignment) {
-  // Columns: known step; newest zero; subnormal newest amax, which is not zero.
+  // Columns: the known step, a newest amax of zero, and a subnormal one, which is not zero.
   const Floats history{5, 0, kSmallest, 1, 1, 0, 2, 8, 0, 3, 3, 0};
   const Floats scales{1, 9, 9};
   std::vector<std::byte> memory((history.size() + scales.size()) * 4 + 1);

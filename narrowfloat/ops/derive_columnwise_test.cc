@@ -16,7 +16,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Buffers of a plan, allocated here.
+/// The buffers of a plan, and their memory.
 struct Buffers {
   QuantizedView view;
   std::vector<std::vector<std::byte>> memory;
@@ -49,7 +49,7 @@ void ExpectSameBytes(const TensorView& actual, const TensorView& expected, const
 }
 
 TEST(DeriveColumnwiseTest, GivesTheBytesOfQuantizingBothDirections) {
-  const Shape shape{32, 3, 160};  // 96 x 160: whole tiles of 16, short ones of 128
+  const Shape shape{32, 3, 160};  // 96 x 160: whole tiles of 16, incomplete tiles of 128
   std::vector<float> values = RandomValues(FlattenShape(shape).Size());
   int derived = 0;
   for (const SchemeInfo& scheme : kSchemes) {

@@ -50,7 +50,7 @@ TEST(QgemmTest, RowsOfTheResultMayLieAnywhere) {
   Floats memory(12, 100.0f);
   TensorView out = ViewOf(memory, {2, 4});
   out.data += 24;
-  out.strides = {-24, 4};  // from row 0 in the middle back to the front, two items apart
+  out.strides = {-24, 4};  // row 0 follows row 1, with two items between them
   Qgemm(a.view, b.view, out, {.output = GemmOutput::kAccumulate});
   EXPECT_EQ(memory, (Floats{116, 111, 112, 115, 100, 100, 107, 105, 103, 106, 100, 100}));
 }
@@ -297,7 +297,7 @@ TEST(QgemmTest, OperandsNeedOneHadamardTransform) {
   EXPECT_EQ(message(other, other, GemmLayout::kNT), "no error");
 }
 
-/// Operands and results of groups, one after another.
+/// The operands and results of a call with several groups.
 struct Groups {
   std::vector<ConstQuantizedView> a, b;
   std::vector<TensorView> outs;

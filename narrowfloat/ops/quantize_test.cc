@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests, on the CPU, that verbs write only buffers of the spec, and none after an error.
+// Tests, on the CPU, that verbs write only buffers of the spec, and no buffer if they throw.
 #include "narrowfloat/ops/quantize.h"
 
 #include <fmt/format.h>

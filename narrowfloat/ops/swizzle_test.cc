@@ -15,7 +15,7 @@ namespace {
 const Shape kShape{64, 64};
 const Floats kItems(64 * 64, 1.0f);
 
-/// Returns the message of a refusal. The output must stay as it was.
+/// Returns the message of the error that `verb` throws. Checks that the output is unchanged.
 std::string Refusal(void (*verb)(const ConstQuantizedView&, const QuantizedView&, const Execution&),
                     const ConstQuantizedView& in, Quantized& out) {
   const auto before = out.memory;

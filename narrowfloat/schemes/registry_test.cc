@@ -40,7 +40,7 @@ std::uint32_t BitsOf(float x) {
   return std::bit_cast<std::uint32_t>(x);
 }
 
-// Amaxes from the smallest subnormal to the largest float, a few in every binade.
+// Returns 0 and amaxes from the smallest subnormal to the largest float, four in most binades.
 std::vector<float> Amaxes() {
   std::vector<float> amaxes{0.0f};
   for (std::uint32_t bits = 1; bits < kFloatInfinity; bits += 0x1FFFF7u)
@@ -49,7 +49,7 @@ std::vector<float> Amaxes() {
   return amaxes;
 }
 
-/// True for schemes with two levels of scales.
+/// True for schemes with two levels of scales: block scales and an amax.
 template <class S>
 constexpr bool kTwoLevels = S::kLayout.scale_type == ScaleType::kE4M3;
 
@@ -60,7 +60,7 @@ TYPED_TEST(SchemeTest, ScaledAmaxExceedsTheFormatByNoMoreThanItsRounding) {
     limit = std::nextafter(limit, kInfinity);
   for (const float amax : Amaxes()) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, TypeParam::Prepare(amax, {}));
-    // A tensor's scale that saturates at the largest float cannot scale small amaxes up fully.
+    // For small amaxes the tensor's scale saturates at the largest float, and is too small.
     if (kTwoLevels<TypeParam> && amax < 0x1p-100f) continue;
     EXPECT_LE(amax * scale.scale, limit) << amax;
     EXPECT_GT(scale.scale, 0.0f) << amax;
@@ -73,10 +73,10 @@ TYPED_TEST(SchemeTest, ScaleInvIsTheReciprocalOfTheScale) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, state);
     const float scale_inv = TypeParam::DecodeScale(scale.scale_inv, state);
     if constexpr (kTwoLevels<TypeParam>) {
-      // TransformerEngine's order of products overflows for the largest amaxes and loses digits for
+      // In TransformerEngine's order, products overflow for the largest amaxes and lose digits for
       // the smallest.
       if (amax > 0x1p-100f && amax < 0x1p100f) {
-        // Eight results are rounded on the way, by at most 2^-24 each.
+        // Eight roundings of at most 2^-24 each.
         EXPECT_NEAR(scale_inv * scale.scale, 1.0f, 0x1p-21f) << amax;
       }
     } else {
@@ -107,7 +107,7 @@ void ExpectKnown(std::initializer_list<KnownBlock> rows) {
         << row.amax << ": " << row.why;
 }
 
-// Worked by hand from docs/numerics.md, "MXFP8".
+// Computed by hand from docs/numerics.md, "MXFP8".
 TEST(Mxfp8Test, KnownScaleCodesE4M3) {
   ExpectKnown<Mxfp8Scheme<E4M3>>({
       {0.0f, 0x00, "no zero: the smallest power"},
@@ -154,7 +154,7 @@ TEST(RegistryTest, NamesCarryTheirElementFormat) {
   }
 }
 
-// Ids are stored in files: a renumbered scheme would read old files wrongly.
+// Files store ids: with another id of a scheme, old files would be read wrongly.
 TEST(RegistryTest, IdsStayAsReleased) {
   struct Released {
     std::string_view name;
@@ -185,7 +185,7 @@ TEST(RegistryTest, IdsStayAsReleased) {
   }
 }
 
-// Everything about a block can be computed while compiling.
+// The functions of schemes are usable in constant expressions.
 static_assert(Mxfp8Scheme<E4M3>::ScaleBlock(448.0f, {}).scale_inv == 127);
 static_assert(PerTensorFp8Scheme<E5M2>::Prepare(1.0f, {}).scale == 57344.0f);
 

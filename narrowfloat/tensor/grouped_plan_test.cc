@@ -29,7 +29,7 @@ using Offsets = std::vector<std::size_t>;
 constexpr std::size_t kTile = 128, kCols = 256;
 const std::vector<Shape> kGroups{{128, 256}, {0, 256}, {384, 256}, {256, 256}};
 
-// Rows 0, 128, 128, 512 of 256 columns; source of the layouts: docs/numerics.md, "Groups".
+// Groups begin at rows 0, 128, 128, 512 of 256 columns. Source: docs/numerics.md, "Groups".
 TEST(GroupedPlanTest, CodesLieAtTheOffsetsOfTheElements) {
   const Offsets elements{0, kTile * kCols, kTile * kCols, 4 * kTile * kCols};
   for (const char* text :
@@ -39,7 +39,7 @@ TEST(GroupedPlanTest, CodesLieAtTheOffsetsOfTheElements) {
     EXPECT_EQ(OffsetsOf(plan, Role::kColumnwiseData), elements) << text;
     EXPECT_EQ(ItemsOf(plan, Role::kRowwiseData), 768 * 256) << text;
   }
-  // A group's transposed codes are its own transpose.
+  // Each group is transposed separately.
   const auto plan = PlanGroupedQuantize(ParseQuantSpec("fp8_e4m3:columnwise=1"), kGroups);
   EXPECT_EQ(Of(plan, Role::kColumnwiseData).groups[2], (GroupSlice{kTile * kCols, {256, 384}}));
 }
@@ -57,12 +57,12 @@ TEST(GroupedPlanTest, PerTensorScalesAndAmaxesLieAtTheGroupsIndex) {
 TEST(GroupedPlanTest, Mxfp8ScalesLieAtTheElementsThatTheyScale) {
   const GroupedPlan plan =
       PlanGroupedQuantize(ParseQuantSpec("mxfp8_e4m3:columnwise=1,swizzled=1"), kGroups);
-  const Offsets scales{0, kTile * 8, kTile * 8, 4 * kTile * 8};  // elements / 32
+  const Offsets scales{0, kTile * 8, kTile * 8, 4 * kTile * 8};  // offsets of elements / 32
   EXPECT_EQ(OffsetsOf(plan, Role::kRowwiseScaleInv), scales);
   EXPECT_EQ(OffsetsOf(plan, Role::kColumnwiseScaleInv), scales);
   EXPECT_EQ(ItemsOf(plan, Role::kRowwiseScaleInv), 768 * 8);  // padded shape of all rows
   EXPECT_EQ(Of(plan, Role::kColumnwiseScaleInv).groups[2].shape, (Shape{12, 256}));
-  // All rows as one matrix, its columns padded: 5 blocks of 32 become 8.
+  // The scales of all rows are one matrix with padded columns: 5 blocks of 32 become 8.
   const GroupedPlan narrow =
       PlanGroupedQuantize(ParseQuantSpec("mxfp8_e4m3"), std::vector<Shape>{{128, 160}, {256, 160}});
   EXPECT_EQ(OffsetsOf(narrow, Role::kRowwiseScaleInv), (Offsets{0, kTile * 8}));
@@ -72,7 +72,7 @@ TEST(GroupedPlanTest, Mxfp8ScalesLieAtTheElementsThatTheyScale) {
 TEST(GroupedPlanTest, BlockScalesArePackedAsTheGroupedKernelsPackThem) {
   const QuantSpec runs = ParseQuantSpec("fp8_block1x128_e4m3:columnwise=1");
   const GroupedPlan one = PlanGroupedQuantize(runs, kGroups);
-  // Rowwise each group has [K/128][rows]; columnwise all have one [rows/128][K].
+  // Rowwise, each group has a matrix [K/128][rows]. Columnwise, all share one [rows/128][K].
   EXPECT_EQ(OffsetsOf(one, Role::kRowwiseScaleInv), (Offsets{0, 256, 256, 1024}));
   EXPECT_EQ(Of(one, Role::kRowwiseScaleInv).groups[2].shape, (Shape{2, 384}));
   EXPECT_EQ(ItemsOf(one, Role::kRowwiseScaleInv), 2 * 768);
@@ -81,8 +81,8 @@ TEST(GroupedPlanTest, BlockScalesArePackedAsTheGroupedKernelsPackThem) {
 
   const QuantSpec tiles = ParseQuantSpec("fp8_block128x128_e4m3:columnwise=1");
   const GroupedPlan two = PlanGroupedQuantize(tiles, kGroups);
-  // Rowwise one [rows/128][K/128 padded to 4]; columnwise each group [K/128][rows/128 padded to 4],
-  // with slack of K/128 * 4 for each group but one.
+  // Rowwise, all groups share one matrix [rows/128][K/128 padded to 4]. Columnwise, each group has
+  // [K/128][rows/128 padded to 4]. The buffer has K/128 * 4 more items for each group but one.
   EXPECT_EQ(OffsetsOf(two, Role::kRowwiseScaleInv), (Offsets{0, 4, 4, 16}));
   EXPECT_EQ(ItemsOf(two, Role::kRowwiseScaleInv), 6 * 4);
   EXPECT_EQ(OffsetsOf(two, Role::kColumnwiseScaleInv), (Offsets{0, 8, 8, 16}));
@@ -136,7 +136,7 @@ TEST(GroupedPlanTest, RefusesWhatPlanQuantizeRefuses) {
 }
 
 TEST(GroupedPlanTest, RefusesGroupsThatTogetherExceedMemory) {
-  // Codes, or amaxes of the rows of empty matrices.
+  // The codes exceed memory, or the amaxes of the rows of empty matrices do.
   const std::pair<const char*, Shape> kCases[] = {
       {"fp8_e4m3", {std::int64_t{1} << 56, 8}}, {"nvfp4:row_scaled=1", {std::int64_t{1} << 58, 0}}};
   for (const auto& [spec, shape] : kCases) {

@@ -14,7 +14,7 @@ const SchemeInfo& Mx() {
   return FindScheme("mxfp8_e4m3");
 }
 
-// Worked by hand from the formula in layout.cc, for two tiles along the blocks.
+// Computed by hand from the formula in layout.cc, for two tiles along the blocks.
 TEST(ScaleStridesTest, KnownSwizzledPlaces) {
   struct Known {
     std::size_t line, block, place;

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Returns the size that a rule gives for `shape`.
+/// Returns the size that a rule computes for `shape`.
 std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape) {
   std::int64_t product = 1;
   for (const std::size_t i : rule.dimensions) product *= shape[i];

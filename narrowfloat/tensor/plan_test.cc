@@ -13,7 +13,8 @@
 namespace narrowfloat {
 namespace {
 
-/// Prints the plan as text, one line per buffer: role, type, shape, and the role that stores it.
+/// Returns the plan as text. Each line has a buffer's role, type and shape, and if it shares the
+/// memory of another buffer, that buffer's role.
 std::string PlanOf(std::string_view spec, const Shape& shape) {
   std::string text;
   for (const BufferPlan& buffer : PlanQuantize(ParseQuantSpec(spec), shape)) {
@@ -95,7 +96,7 @@ TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
             "columnwise_scale_inv uint8 128x4\n"
             "amax_rowwise float32 1\n"
             "amax_columnwise float32 1\n");
-  // An odd last dimension cannot be halved; its product with the dimension before is even.
+  // The last dimension, 3, is odd and cannot be halved: it is merged with 2, and 6 is halved.
   EXPECT_EQ(PlanOf("nvfp4:columnwise=1,row_scaled=1,rowwise=0", {2, 3, 8}),
             "columnwise_data uint8 8x3\n"
             "columnwise_scale_inv uint8 128x4\n"

@@ -34,7 +34,7 @@ std::string ValidateError(const QuantSpec& spec) {
   return "no error";
 }
 
-/// Returns a valid spec with random options of its scheme, floats of any bits.
+/// Returns a valid spec with random options of its scheme. Floats have random bits.
 QuantSpec RandomSpec(std::mt19937_64& random) {
   const auto coin = [&] { return random() % 2 == 0; };
   const auto number = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(random())); };
@@ -232,7 +232,7 @@ TEST(QuantSpecTest, OptionsOfNvfp4) {
             "quantize: nvfp4_2d does not take the option 'row_scaled'; it takes: amax, "
             "amax_columnwise, columnwise, e4m3_max, four_over_six, four_over_six_fast_error, "
             "offset, rowwise, seed, stochastic_rounding, swizzled");
-  // Some specs are valid for dequantization only.
+  // Some specs are valid only to dequantize.
   EXPECT_NO_THROW(ParseQuantSpec("nvfp4:e4m3_max=256"));
   EXPECT_THROW(ValidateForQuantize(ParseQuantSpec("nvfp4:e4m3_max=256")), InvalidArgument);
 }

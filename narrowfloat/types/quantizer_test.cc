@@ -19,7 +19,7 @@ namespace {
 
 const Shape kShape{2, 32, 64};
 
-/// Returns the verb's result for the same input.
+/// Returns the buffers that the verb Quantize makes of `in`.
 QuantizedTensorStorage ByVerb(const char* spec, const OwnedTensor& in) {
   QuantizedTensorStorage storage(ParseQuantSpec(spec), in.shape());
   Quantize(in.ConstView(), storage.View());
@@ -127,7 +127,7 @@ TEST(QuantizerTest, DelayedScalingKeepsTheLargestAmax) {
   amax = 1000.0f;
   quantizer.Copy()->Quantize(in.ConstView());
   EXPECT_EQ(amax, 1000.0f);
-  float own = 0.0f;  // the tensor's amax: only of this input
+  float own = 0.0f;  // the amax in the tensor, of this input alone
   std::memcpy(&own, out.ConstView()[Role::kAmaxRowwise].data, sizeof own);
   EXPECT_EQ(own, met);
 }

@@ -69,7 +69,7 @@ TEST(SavingTest, TheLastBufferGoesWithTheListThatOwnsIt) {
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3");
   const QuantizedTensor alias = tensor.Alias();
   { const std::vector<OwnedTensor> saved = tensor.PrepareForSaving(); }
-  // The alias still owns the shared buffers; a sanitizer would report one freed too early.
+  // The alias still owns the shared buffers. ASan would report a buffer that is freed too early.
   ExpectSameBuffers(alias.ConstView(), MakeTensor("mxfp8_e4m3").ConstView());
 }
 
@@ -125,7 +125,7 @@ TEST(SavingTest, WhatWasClearedOrDroppedComesBackAsItWas) {
       "view: the mxfp8_e4m3 tensor of shape 32x64 dropped both directions and holds no buffers");
 }
 
-/// A plain tensor, a quantized one, null, and another plain one.
+/// Tensors of a list: a plain tensor, a quantized one, a null pointer, and another plain tensor.
 class SavingListTest : public testing::Test {
  protected:
   OwnedTensor plain = MakeInput({4, 5});

@@ -13,14 +13,14 @@
 
 namespace narrowfloat {
 
-/// Returns values of both signs over a few binades, different for every seed.
+/// Returns values of both signs in 8 binades, which depend on the seed. Requires: not float16.
 inline OwnedTensor MakeInput(const Shape& shape, DType dtype = DType::kFloat32,
                              std::uint32_t seed = 1) {
   OwnedTensor tensor(dtype, shape);
   std::uint32_t state = seed;
   for (std::size_t i = 0; i < tensor.Bytes() / ItemSize(dtype); ++i) {
     state = state * 1664525u + 1013904223u;
-    // Sign, an exponent of -4 to 3, and random mantissa bits; their upper half is a bfloat16.
+    // A sign, an exponent from -4 to 3, and random mantissa bits. The upper half is a bfloat16.
     const std::uint32_t bits =
         (state & 0x80000000u) | ((123u + (state >> 28 & 7u)) << 23) | (state >> 5 & 0x7fffffu);
     const auto upper = static_cast<std::uint16_t>(bits >> 16);

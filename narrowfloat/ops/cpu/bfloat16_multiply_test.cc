@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the paths at which mode `fast` searches oneDNN's module.
+// Tests the paths at which mode `fast` searches for oneDNN's module.
 #include "narrowfloat/ops/cpu/bfloat16_multiply.h"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 namespace narrowfloat {
 namespace {
 
-constexpr int kCannotRun = 77;  // exit status of a child if the kernel cannot run the file
+constexpr int kCannotRun = 77;  // exit status of a child if the system cannot run the program
 
-// Disabled: the next test runs it, in other processes.
+// Disabled, because the next test runs it in other processes.
 TEST(ModuleTest, DISABLED_LooksBesideThisProgram) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   try {

@@ -25,7 +25,7 @@ namespace {
 
 using Random = std::mt19937;
 
-/// Returns a spec with both directions, if the rows fill whole bytes of columnwise codes.
+/// Returns a spec with both directions, or with one if columnwise codes would not fill bytes.
 QuantSpec BothOf(const std::string& text, std::int64_t rows) {
   QuantSpec spec = ParseQuantSpec(text);
   spec.columnwise = rows % 2 == 0 || spec.scheme->element_bits == 8;
@@ -87,7 +87,7 @@ Exact Multiply(const Quantized& a, const Quantized& b, GemmLayout layout) {
   return exact;
 }
 
-/// Returns the unit roundoff of a type's normal numbers, and half its smallest subnormal.
+/// Returns the unit roundoff of a type's normal numbers. LeastError: half its smallest subnormal.
 double Roundoff(DType dtype) {
   return dtype == DType::kFloat32 ? 0x1p-24 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
 }
@@ -117,7 +117,7 @@ std::vector<std::byte> Product(const Quantized& a, const Quantized& b, GemmLayou
   return out;
 }
 
-/// Returns the items of the fast product, written to rows `row_stride` bytes apart.
+/// Returns the items of the fast product, computed into rows with a stride of `row_stride` bytes.
 std::vector<std::byte> FastProductIntoRows(const Quantized& a, const Quantized& b,
                                            GemmLayout layout, DType dtype, std::size_t row_stride) {
   const Shape shape = QgemmShape(a.view, b.view, layout);
@@ -138,9 +138,9 @@ std::vector<std::byte> FastProductIntoRows(const Quantized& a, const Quantized& 
   return out;
 }
 
-// Decoded scales of NVFP4 have two rounding errors each, the factor has none. The product has K - 1
-// roundings of sums in any order, then one by the factor: less than K + 8 in all. Then one rounding
-// to the result's type.
+// Checks the error bound. Decoded scales of NVFP4 have two rounding errors each, the factor has no
+// error. The product has K - 1 roundings of sums in any order, and one by the factor: fewer than
+// K + 8 in total. One rounding to the result's type follows.
 void ExpectWithinBound(const Exact& exact, const std::vector<std::byte>& out, DType dtype) {
   for (std::size_t i = 0; i < exact.products.size(); ++i) {
     const double got = Item(FloatTypes{}, dtype, out.data(), i), want = exact.products[i];
@@ -151,8 +151,8 @@ void ExpectWithinBound(const Exact& exact, const std::vector<std::byte>& out, DT
   }
 }
 
-// Tests separate rows, adjacent rows, and results without strides, in this order: oneDNN caches the
-// kernel of one layout and reuses it for others. One row accepts every stride, such as 0.
+// Checks results with gaps between rows, adjacent rows, and without strides, in this order: oneDNN
+// caches the kernel of one layout and reuses it for others. A single row may have a stride of 0.
 void ExpectWithinBound(const Quantized& a, const Quantized& b, GemmLayout layout, DType dtype) {
   const Exact exact = Multiply(a, b, layout);
   const auto [rows, cols] = FlattenShape(QgemmShape(a.view, b.view, layout));
@@ -182,8 +182,8 @@ constexpr Pair kPairs[] = {
 struct Sizes {
   std::int64_t rows, cols, length;
 };
-// Sizes of less than a block, one block, several blocks, and of a result that all threads share.
-// Codes of one byte also allow odd sizes.
+// Lengths of less than a block, one block and several blocks, and a result that all threads share.
+// Codes of 8 bits also allow odd sizes.
 constexpr Sizes kSizes[] = {{6, 4, 2}, {2, 34, 16}, {66, 18, 130}, {34, 130, 258}};
 constexpr Sizes kOddSizes[] = {{1, 1, 1}, {1, 3, 32}, {5, 129, 33}, {67, 1, 129}};
 
@@ -228,7 +228,8 @@ TEST(FastGemmTest, ResultsNeedNoAlignment) {
 TEST(FastGemmTest, ScalesAtBothEndsStayWithinTheBound) {
   NF_NEEDS_ONEDNN();
   Random random(21);
-  // Exponents of a's and b's scales: both low, both high, far apart, over the whole range.
+  // Least and largest exponent codes of a's and b's scales: at one end for a, at both ends, or
+  // spread over large parts of the range.
   const int ranges[][4] = {{0, 10, 120, 127},  {244, 254, 100, 127}, {0, 10, 244, 254},
                            {0, 60, 200, 254},  {40, 127, 60, 127},   {0, 254, 120, 130},
                            {30, 150, 30, 150}, {0, 0, 254, 254}};
@@ -241,7 +242,7 @@ TEST(FastGemmTest, ScalesAtBothEndsStayWithinTheBound) {
       for (std::byte& scale : (side == 0 ? a : b).Bytes(Role::kRowwiseScaleInv))
         scale = static_cast<std::byte>(code(random));
     }
-    // The bound does not hold where the result overflows fp32.
+    // The bound does not hold for results that overflow fp32.
     const Exact exact = Multiply(a, b, GemmLayout::kTN);
     const auto fast = Product(a, b, GemmLayout::kTN, GemmMode::kFast);
     for (std::size_t i = 0; i < exact.products.size(); ++i) {
@@ -283,7 +284,7 @@ TEST(FastGemmTest, NumbersThatAreNotFiniteComeWhereTheReproducibleProductHasThem
 
 TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
   NF_NEEDS_ONEDNN();
-  // Sums of the decoded codes are exact, so that both modes give the same bytes.
+  // Decoded codes are small integers, whose sums are exact: both modes give the same bytes.
   Random random(23);
   std::uniform_int_distribution<int> integer(-3, 3);
   const auto integers = [&](std::size_t count) {
@@ -315,8 +316,8 @@ TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
 
 TEST(FastGemmTest, PanelsAndTilesMeet) {
   NF_NEEDS_ONEDNN();
-  // Sums are exact, so that both modes give the same bytes. Each side has more than one panel, and
-  // an incomplete last one.
+  // Sums are exact, so that both modes give the same bytes. Each operand has several panels, of
+  // which the last is incomplete.
   Random random(28);
   std::uniform_int_distribution<int> integer(-3, 3);
   const std::int64_t m = 1300, n = 2090, k = 32;
@@ -354,7 +355,7 @@ TEST(FastGemmTest, GroupsAreThoseOfSingleCalls) {
   NF_NEEDS_ONEDNN();
   Random random(25);
   const Quantized a = Make("mxfp8_e4m3", 40, 64, random), b = Make("mxfp8_e4m3", 32, 64, random);
-  Quantized far = Make("mxfp8_e4m3", 8, 64, random);  // does not expand: mode kReproducible
+  Quantized far = Make("mxfp8_e4m3", 8, 64, random);  // does not expand: uses kReproducible
   for (std::byte& scale : far.Bytes(Role::kRowwiseScaleInv)) scale = std::byte{254};
   far.Bytes(Role::kRowwiseScaleInv)[0] = std::byte{1};
   std::vector<std::byte> outs[2] = {std::vector<std::byte>(std::size_t{40} * 32 * 4),
@@ -408,7 +409,7 @@ TEST(FastGemmTest, EmptySumsAreZero) {
   EXPECT_EQ(Product(a, b, GemmLayout::kTN, GemmMode::kFast), std::vector<std::byte>(24));
 }
 
-// Tests of the expansion itself.
+// Tests of the expansion without a product.
 
 /// Returns the items of one expanded operand as numbers.
 std::vector<double> Items(const OperandExpansion& operand) {
@@ -429,7 +430,7 @@ void ExpectEveryPairIsLossless(const std::string& scheme, int pairs_outside) {
   for (int scale = 0; scale < 255; ++scale) {
     std::ranges::fill(a.Bytes(Role::kRowwiseScaleInv), static_cast<std::byte>(scale));
     const auto plan = PlanExpansion(a.view, Direction::kRowwise, one.view, Direction::kRowwise);
-    ASSERT_TRUE(plan) << scale;  // one scale per tensor can always be moved to the factors
+    ASSERT_TRUE(plan) << scale;  // a scale that all blocks share can always be a factor
     const std::vector<double> items = Items(plan->a);
     for (std::uint32_t code = 0; code < 256; ++code) {
       const double value = std::ldexp(static_cast<double>(Decode<F>(code)), scale - 127);

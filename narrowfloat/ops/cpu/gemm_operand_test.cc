@@ -8,8 +8,8 @@
 namespace narrowfloat {
 namespace {
 
-/// A scheme that differs from the registry's: two codes per byte, one scale for two lines, and an
-/// amax as second-level scale.
+/// A scheme that is not in the registry: two codes per byte, one scale for two lines, and an amax
+/// as second-level scale.
 struct PackedScheme {
   using Element = E2M1;
   static constexpr BlockShape kBlock{2, 4};
@@ -60,7 +60,7 @@ TEST(GemmOperandTest, PackedCodesOfALineThatLiesInARow) {
   Floats panel(12, 9.0f);
   operand.Values({0, 2, 0, 6}, {6, 1}, panel.data());
   EXPECT_EQ(panel, (Floats{0, 0.5f, 1, 1.5f, 2, 3, -0.0f, -0.5f, -1, -1.5f, -2, -6}));
-  Floats part(6, 9.0f);  // from an odd position on, two floats apart
+  Floats part(6, 9.0f);  // begins at an odd position, with a step of two floats
   operand.Values({1, 2, 3, 6}, {100, 2}, part.data());
   EXPECT_EQ(part, (Floats{-1.5f, 9, -2, 9, -6, 9}));
 }

@@ -12,7 +12,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Returns how the tiles of a grid fail to cover each element once, or an empty string.
+/// Returns "" if the tiles of a grid cover each element once, else a tile or element that is wrong.
 std::string Uncovered(const TileGrid& grid) {
   std::vector<int> covered(grid.shape.rows * grid.shape.cols);
   for (std::size_t i = 0; i < grid.Count(); ++i) {

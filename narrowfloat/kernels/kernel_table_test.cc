@@ -44,7 +44,7 @@ TEST(SchemeDriversTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
 }
 
 /// Prints ActiveKernels' name or error if NF_FORCE_BACKEND is `value`, and exits. Runs in a child
-/// process: a process chooses once, so no other test of this program may call ActiveKernels.
+/// process. ActiveKernels chooses once per process: no other test of this program may call it.
 void ExitWithActive(const std::string& value) {
   setenv("NF_FORCE_BACKEND", value.c_str(), 1);
   try {

@@ -19,7 +19,7 @@ namespace {
 
 const Shape kShape{2, 32, 64};
 
-/// Returns the buffers that the verb Quantize makes of `in`.
+/// Returns the result of the verb Quantize for `in`.
 QuantizedTensorStorage ByVerb(const char* spec, const OwnedTensor& in) {
   QuantizedTensorStorage storage(ParseQuantSpec(spec), in.shape());
   Quantize(in.ConstView(), storage.View());

@@ -52,8 +52,8 @@ TEST(HadamardAmaxTest, IsTheLargestMagnitudeOfTheTransform) {
   }
 }
 
-// The only nonzero item is in the first, an inner or the last group of rows, and in the first
-// column, in one of the two columns around 512, which are transformed at a time, or in the last.
+// The only nonzero item is in the first, an inner or the last group of rows. Its column is the
+// first, the last, or next to the end of the first 512 columns, which are transformed at a time.
 TEST(HadamardAmaxTest, FindsTheLargestMagnitudeAnywhere) {
   constexpr std::size_t kRows = 48, kCols = 1100;
   for (const std::size_t row : {std::size_t{0}, std::size_t{17}, kRows - 1}) {

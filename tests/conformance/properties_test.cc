@@ -89,7 +89,7 @@ FloatTensor TimesPower(const FloatTensor& in, int power) {
   return out;
 }
 
-/// Returns specs of the scheme in each direction, each without and with one option.
+/// Returns specs of the scheme in each direction, without options and with each option.
 std::vector<QuantSpec> Specs(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   for (const bool rowwise : {true, false}) {
@@ -165,8 +165,7 @@ TEST_P(PropertyTest, NegatedItemsHaveTheSameScalesAndNegatedCodes) {
 /// A factor of 2^k changes the rounding of no amax, quotient, product or error: codes stay equal,
 /// and values become 2^k times as large, for all types of scales. No scale is close to overflow or
 /// underflow. Items may be subnormal, but their products with the scale are the same numbers. The
-/// transform's sums become 2^k times as large too. In fp16 subnormal sums are rounded to other
-/// digits, so that the transform is left out there.
+/// transform is left out for fp16, whose subnormal sums are rounded to other digits.
 TEST_P(PropertyTest, APowerOfTwoMovesTheScalesAndNoCode) {
   const FloatTensor in = Random(Range::kNear);
   for (const int power : {1, 5}) {
@@ -211,9 +210,9 @@ TEST_P(PropertyTest, OrderWithinABlockIsKept) {
   }
 }
 
-/// A line depends on other lines only by the tensor's amax, which does not depend on their order;
-/// so do the lines of a tile. Stochastic rounding is left out, because random bits depend on the
-/// position, and the transform, because it mixes the rows of a group.
+/// A line, or for square blocks a tile of lines, depends on others only by the tensor's amax, which
+/// does not depend on their order. Stochastic rounding is left out, because random bits depend on
+/// the position, and the transform, because it mixes the rows of a group.
 TEST_P(PropertyTest, LinesInAnotherOrderHaveTheSameCodes) {
   const FloatTensor in = Random(Range::kAll);
   const auto rows = static_cast<std::size_t>(kShape[0]), cols = static_cast<std::size_t>(kShape[1]);
@@ -298,9 +297,8 @@ FloatTensor Even(DType dtype, std::mt19937_64& random) {
 /// roundings of 1 / s, max / s, the quotient and the product, together less than 2^-21. A code is
 /// at least 2^-5 away from the middle between it and an adjacent code.
 /// Two levels, with block scales that are normal in E4M3: codes and block scales stay equal. A
-/// block's largest item is within 1/16 of 6 and becomes 6. The new block scale is therefore the old
-/// one times 1 + 2^-20, which rounds to the old one. 4over6 is left out: it may choose the other
-/// candidate.
+/// block's largest item is within 1/16 of 6 and becomes 6. The new block scale is the old one times
+/// 1 + 2^-20, which rounds to the old one. 4over6 may choose another candidate, and is left out.
 TEST_P(PropertyTest, QuantizingTheValuesAgainKeepsWhatItsScalesAllow) {
   const FloatTensor in = Even(GetParam().dtype, random_);
   for (const QuantSpec& spec : Specs(Scheme())) {

@@ -65,8 +65,8 @@ __global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsi
   });
 }
 
-/// Compares as above, with random bytes that depend on the input, so that each byte occurs with
-/// each sign, exponent and upper mantissa bits.
+/// Compares as EncodeEightKernel, with random bytes that depend on the input, so that each byte
+/// occurs with each sign, exponent and upper mantissa bits.
 __global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);

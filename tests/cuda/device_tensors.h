@@ -34,8 +34,8 @@ class DeviceTest : public testing::Test {
 template <class T>
 class DeviceTestWith : public DeviceTest, public testing::WithParamInterface<T> {};
 
-/// A copy of host bytes in device memory, with the host's distance from the start of a cache line.
-/// Guard bytes enclose it. In the emulation the allocation's own guards also detect reads.
+/// A copy of host bytes in device memory, at the host's distance from a cache line's start. On a
+/// device guard bytes enclose it. In the emulation the allocation ends with it: reads fail too.
 class DeviceBytes {
  public:
   DeviceBytes(const std::byte* host, std::size_t bytes);

@@ -284,7 +284,7 @@ TEST(FastGemmTest, NumbersThatAreNotFiniteComeWhereTheReproducibleProductHasThem
 
 TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
   NF_NEEDS_ONEDNN();
-  // Decoded codes are small integers, whose sums are exact: both modes give the same bytes.
+  // Sums of the decoded codes are exact, so that both modes give the same bytes.
   Random random(23);
   std::uniform_int_distribution<int> integer(-3, 3);
   const auto integers = [&](std::size_t count) {

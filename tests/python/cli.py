@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the program, and writes and reads the files that its tests give it."""
+"""Runs the command line, and writes and reads the files of its tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ELEMENTS = {
     "e5m2": ml_dtypes.float8_e5m2,
     "e2m1": ml_dtypes.float4_e2m1fn,
 }
-# Of linux/prctl.h and linux/capability.h.
+# Constants of linux/prctl.h and linux/capability.h.
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
@@ -70,7 +70,7 @@ def run_json(
 
 
 def obey_modes() -> None:
-    """Takes from the program that is run next what lets root read and write any file."""
+    """Drops root's permission to ignore file modes in the next program; runs as preexec_fn."""
     if os.geteuid() != 0:
         return
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-# Files that compile graphs, start many programs or go over all codes. `make check` leaves them out.
+# Files that compile graphs, start many programs or run over all codes. `make check` skips them.
 SLOW = (
     "pytorch/distributed/*",
     "pytorch/test_compile_*",
@@ -21,14 +21,14 @@ SLOW = (
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
-    """A shell without job control starts what runs in the background with SIGINT ignored, and
-    programs hand that on to those they start."""
+    """Sets Python's handler of SIGINT if SIGINT is ignored. A shell without job control starts
+    background programs with SIGINT ignored, and child programs inherit that."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks slow files; skips tests marked `large` unless NF_LARGE_TESTS says otherwise."""
+    """Marks slow files; skips tests marked `large` unless NF_LARGE_TESTS is 1."""
     folder = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(folder):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor of no framework that exports DLPack by hand: bfloat16, odd strides, other devices."""
+"""Exports NumPy arrays by DLPack without a framework: bfloat16, odd strides, other devices."""
 
 import ctypes
 
@@ -33,14 +33,14 @@ class _Managed(ctypes.Structure):
     )
 
 
-# A function of its own: that of ctypes.pythonapi has the argument types that its last user set.
+# A separate function object: every module may change the argument types of ctypes.pythonapi's.
 new_capsule = ctypes.PyDLL(None).PyCapsule_New
 new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class DlpackTensor:
-    """Exports `array`, which it keeps alive, as if it lay on `device_type`."""
+    """Exports `array` as if it were on `device_type`, and keeps it alive."""
 
     def __init__(self, array: np.ndarray, device_type: int = CPU) -> None:
         self._array = array
@@ -49,7 +49,7 @@ class DlpackTensor:
         code = BFLOAT if array.dtype == ml_dtypes.bfloat16 else FLOAT
         self._shape = (ctypes.c_int64 * rank)(*array.shape)
         self._strides = (ctypes.c_int64 * rank)(*(stride // item for stride in array.strides))
-        # The address is split, so that whoever forgets byte_offset reads elsewhere.
+        # The address is split in two, so that a reader that ignores byte_offset gets wrong items.
         tensor = DLTensor(
             array.ctypes.data - 64, device_type, 0, rank, code, 8 * item, 1,
             self._shape, self._strides, 64,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model for each kind of weight that other projects' conventions have."""
+"""Makes a small model for each kind of weight in other projects' conventions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def named(name: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
 
 
 def fp8() -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes and their values without scales."""
+    """Returns E4M3 codes, and their values without scales."""
     w = codes(SHAPE)
     return w, w.astype(np.float32)
 
@@ -122,7 +122,7 @@ def rows() -> Case:
 
 @named("columns of experts")
 def columns_of_experts() -> Case:
-    """down_proj is square, so that only the convention tells columns from rows."""
+    """Makes down_proj square, so that only the convention decides whether scales are per column."""
     up, down = codes((2, 64, 96), 1), codes((2, 64, 64), 2)
     per_up, per_down = scales((2, 1, 96)), scales((2, 64, 1), 1)
     tensors = {"experts.gate_up_proj": up, "experts.gate_up_proj_scale": per_up}

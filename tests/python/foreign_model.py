@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of models in other projects' conventions, and what their weights are made of."""
+"""Writes and reads folders of models in other projects' conventions; makes their tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def write_model(folder: Path, shards: list[Tensors], config: dict | None = None) -> Path:
-    """A folder of shards with an index, as the hub has it."""
+    """Writes a folder of shards with an index, as the hub has it; returns the folder."""
     folder.mkdir()
     weight_map = {}
     for i, tensors in enumerate(shards):
@@ -38,13 +38,13 @@ def read_model(folder: Path) -> Tensors:
 
 
 def codes(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Every E4M3 code but NaN."""
+    """Returns random E4M3 codes other than NaN, whose low 7 bits are all 1."""
     bits = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
     return np.where(bits & 0x7F == 0x7F, 0, bits).astype(np.uint8).view(E4M3)
 
 
 def packed(shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """E2M1 codes two in a byte, low half first, and their values."""
+    """Returns random E2M1 codes, two per byte with the first in the low half, and their values."""
     halves = np.random.default_rng(seed).integers(0, 16, shape, np.uint8)
     return halves[..., ::2] | halves[..., 1::2] << 4, E2M1[halves]
 
@@ -71,7 +71,7 @@ def method(name: str, **more: object) -> dict:
 
 
 def swizzle(scales: np.ndarray) -> np.ndarray:
-    """Scales padded and in tiles of 128 lines and 4 blocks, as a matrix of the padded shape."""
+    """Returns the scales padded and swizzled, as a matrix of the padded shape."""
     lines, blocks = (
         -(-size // tile) * tile for size, tile in zip(scales.shape, (128, 4), strict=True)
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the recorded cases of tests/golden with json and numpy alone; schema: docs beside them.
+"""Reads the recorded cases of tests/golden with json, numpy and ml_dtypes alone.
 
-A case is a safetensors file whose tensors are all stored as U8; the JSON under the metadata key
-"case" says what each of them is.
+A case is a safetensors file whose tensors are all stored as U8. The JSON under the metadata key
+"case" has the type and shape of each.
 """
 
 import json
@@ -27,7 +27,7 @@ DTYPES = {
     "u8": np.dtype(np.uint8),
 }
 
-# Where TransformerEngine's own paths disagree, the CUDA kernels are followed.
+# Alternatives of the CUDA kernels, which we follow where TransformerEngine's paths differ.
 KERNELS = [f"alt.kernel.{kernel}." for kernel in ("current_scaling", "blockwise", "nvfp4")]
 
 
@@ -48,35 +48,35 @@ class Case:
         return name in self._entries
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The tensor as it is stored; for a contested one this is the primary reference's."""
+        """Returns the stored tensor; if references differ, the primary reference's."""
         begin, end = self._entries[name]["data_offsets"]
         info = self._meta["tensors"][name]
         flat = np.frombuffer(self._data[begin:end], DTYPES[info["dtype"]])
         return flat.reshape(info["shape"])
 
     def by(self, reference: str, name: str) -> np.ndarray:
-        """The tensor as `reference` has it: its alternative where one is recorded."""
+        """Returns the tensor of `reference`: its alternative if one is recorded."""
         alternative = f"alt.{reference}.{name}"
         return self[alternative] if alternative in self else self[name]
 
     def kernel(self, name: str) -> np.ndarray:
-        """The tensor as the kernels have it."""
+        """Returns the tensor of the CUDA kernels: their alternative if one is recorded."""
         return next((self[k + name] for k in KERNELS if k + name in self), self[name])
 
     @cached_property
     def dequantized(self) -> dict[str, np.ndarray]:
-        """The recorded values of the rowwise codes, by dtype name."""
+        """Returns the recorded values of the rowwise codes, by dtype name."""
         return {n.split(".")[1]: self[n] for n in self._entries if n.startswith("dequant.")}
 
 
 def cases(group: str) -> Iterator[Case]:
-    """All cases of a group, in the order of their names."""
+    """Yields all cases of a group, in the order of their names."""
     for path in sorted((ROOT / group).glob("*.safetensors")):
         yield Case(path)
 
 
 def assert_same(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
-    """Equal bit for bit, any NaN equal to any NaN; `actual` may be the bytes of `expected`."""
+    """Checks that bits are equal; any NaN equals any NaN. `actual` may have bytes as items."""
     values = np.ascontiguousarray(actual).reshape(-1).view(expected.dtype)
     wanted = np.ascontiguousarray(expected).reshape(-1)
     assert values.shape == wanted.shape, f"{what}: {values.shape} items, expected {wanted.shape}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded arrays as torch tensors and back, by their bytes."""
+"""Converts recorded arrays to torch tensors and back by their bytes, and compares them."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ _BY_NUMPY = {
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A tensor of its own with the bytes of `array`."""
+    """Returns a new tensor with the bytes of `array`."""
     array = np.ascontiguousarray(array)
     if array.dtype not in _BY_NUMPY:
         return torch.from_numpy(array.copy())
@@ -25,12 +25,12 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """The bytes of `tensor`, one after another."""
+    """Returns the bytes of `tensor`, in row-major order."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def assert_tensor(actual: torch.Tensor, expected: np.ndarray | torch.Tensor, what: str) -> None:
-    """Equal bit for bit, any NaN equal to any NaN, and of as many items."""
+    """Checks that bits are equal; any NaN equals any NaN. A tensor's type and shape count too."""
     if isinstance(expected, torch.Tensor):
         assert actual.dtype == expected.dtype and actual.shape == expected.shape, (
             f"{what}: {actual.dtype} {tuple(actual.shape)}, expected {expected.dtype} "

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "python"))
 from golden import DTYPES, Case, cases  # noqa: E402
 
-UNWRITTEN = 0xA7  # what the run filled all outputs with
+UNWRITTEN = 0xA7  # the run filled all outputs with this byte
 
 ABOUT = {
     "what": "bytes of TransformerEngine's CUDA kernels for the inputs of tests/golden",
@@ -71,7 +71,7 @@ NOT_RUN = (
 
 
 def record_of(case: Case, output: str) -> np.ndarray | None:
-    """Returns the recorded tensor of an output in the layout of the CUDA kernels, or None."""
+    """Returns the record of an output in the layout of the CUDA kernels, or None without one."""
     name = output.split(".", 1)[1] if output.startswith("both.") else output
     name = "dbias" if name.endswith(".dbias") else name
     variant, _, key = name.partition(".")
@@ -93,7 +93,7 @@ def nan_pattern(items: np.ndarray) -> int | None:
 
 
 def same(items: np.ndarray, record: np.ndarray) -> bool:
-    """Returns whether the bits are equal, any NaN equal to any NaN."""
+    """Returns whether all bits are equal. Any NaN equals any NaN."""
     bits = f"u{items.dtype.itemsize}"
     equal = items.view(bits) == record.view(bits)
     if items.dtype != np.uint8:
@@ -162,7 +162,7 @@ def main(source: str) -> None:
 
 
 def write_manifest(about: dict[str, str], groups: dict[str, dict]) -> None:
-    """One line per case, so that a difference between two runs can be read."""
+    """Writes one line per case, so that a comparison of two files shows the cases that differ."""
     lines = []
     for group, entries in groups.items():
         head = {"calls": GROUPS[group]}

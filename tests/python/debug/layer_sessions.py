@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the host for tests, and the layers that they watch."""
+"""Runs sessions of the host for tests of layers, and reads their logs and the layers' results."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ FEATURES = str(Path(features.__file__).parent)
 
 
 def section(blocks: dict[str, Any], layers: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A configuration of one section for all layers, or some."""
+    """Returns a configuration of one section for `layers`, by default for all layers."""
     layers = {"layer_types": ["all"]} if layers is None else layers
     return {"section": {"enabled": True, "layers": layers, "transformer_engine": blocks}}
 
 
 @contextlib.contextmanager
 def session(config: dict[str, Any] | None, log_dir: Path) -> Iterator[Any]:
-    """The host's api module, in a session with our features."""
-    TEDebugState._reset()  # layers of earlier tests may have been made without one
+    """Runs a session of the host with narrowfloat's features; yields the host's api module."""
+    TEDebugState._reset()  # an earlier test may have made a layer without a session
     try:
         debug_api.initialize(
             config or "",
@@ -42,17 +42,17 @@ def session(config: dict[str, Any] | None, log_dir: Path) -> Iterator[Any]:
 
 
 def statistics(log_dir: Path) -> str:
-    """All that was logged of tensors."""
+    """Returns the text of the logs of statistics."""
     folder = log_dir / "nvdlfw_inspect_statistics_logs"
     return "".join(file.read_text() for file in sorted(folder.iterdir()))
 
 
 def messages(log_dir: Path) -> str:
-    """All other messages."""
+    """Returns the text of the logs of all other messages."""
     folder = log_dir / "nvdlfw_inspect_logs"
     return "".join(file.read_text() for file in sorted(folder.iterdir()))
 
 
 def results(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The results of a forward and a backward pass."""
+    """Returns the results of a forward and a backward pass."""
     return {"y": y.detach(), "dgrad": x.grad.clone(), "wgrad": model.weight.grad.clone()}

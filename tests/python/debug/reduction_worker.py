@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the reduction tests. Writes {case: "ok" or the traceback} as JSON.
+"""Runs one rank of the reduction tests, and writes {case: "ok" or the traceback} as JSON.
 
 Run as `reduction_worker.py RANK WORLD PORT OUT`.
 """
@@ -29,7 +29,7 @@ def config(tensor: str) -> dict:
 
 
 def part_of(rank: int) -> torch.Tensor:
-    """Of another length, mean and range on every rank."""
+    """Returns a tensor whose length, mean and range differ between ranks."""
     torch.manual_seed(rank)
     return torch.randn(16 * (rank + 1), 8) * 10**rank + 50 * rank
 
@@ -57,7 +57,7 @@ def everything(world: int) -> torch.Tensor:
 
 
 def case_activations_count_together(rank: int, world: int, group: Any) -> None:
-    """Over all ranks, also where the group was chosen and where microbatches differ in number."""
+    """Checks that all ranks count, with or without a chosen group, for unequal microbatches."""
     for chosen in (None, dist.group.WORLD):
         with session(config("activation")):
             if chosen is not None:
@@ -89,7 +89,7 @@ def case_weights_count_over_the_tensor_parallel_group(rank: int, world: int, gro
 
 
 def case_a_rank_without_the_layer_takes_part(rank: int, world: int, group: Any) -> None:
-    """As an expert that gets no input. Its schedule says when, so nobody waits for it."""
+    """Covers an expert without input: it takes part by its schedule, so no other rank waits."""
     with session(config("activation")) as folder:
         for step in range(4 * FREQ):
             skipped = rank == 0 and step in (FREQ, 2 * FREQ)
@@ -121,7 +121,7 @@ def case_quantized_statistics(rank: int, world: int, group: Any) -> None:
     stats = ["underflows%", "mse", "scale_inv_max"]
     blocks = section(LogFp8TensorStats={"tensors": ["activation"], "stats": stats})
     quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
-    # Every block holds each power, so that a part of them becomes zero on every rank.
+    # Each block holds 32 magnitudes from 1e-9 to 1, so some of its values become zero on each rank.
     parts = [2.0**-r * torch.logspace(-9, 0, 32).repeat(32 * (r + 1), 1) for r in range(world)]
     q = quantizer(parts[rank])
     with session(blocks):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the host with narrowfloat's features, and what they log."""
+"""Runs sessions of the host with narrowfloat's features, and reads their logs."""
 
 import contextlib
 import tempfile
@@ -14,14 +14,14 @@ from narrowfloat import debug
 
 FEATURES = str(Path(debug.__file__).parent / "features")
 
-# Relative difference of a statistic from one in float64: two roundings to float32, 2^-24 each, as
-# two orders of the float64 sums may round to neighbours.
+# Bound on the relative difference between a statistic and the same one in float64: two roundings
+# to float32 of 2^-24 each, because float64 sums in two orders may round to neighbours.
 STORED = 2.0**-23
 
 
 @contextlib.contextmanager
 def session(config: str | Mapping[str, Any] = "", **options: Any) -> Iterator[Path]:
-    """A session with a configuration, as YAML text or a dict; gives the log directory."""
+    """Runs a session with a configuration, as YAML text or a dict; yields the log directory."""
     if isinstance(config, str) and config:
         config = yaml.safe_load(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -34,12 +34,12 @@ def session(config: str | Mapping[str, Any] = "", **options: Any) -> Iterator[Pa
 
 
 def te() -> Any:
-    """The namespace's object."""
+    """Returns the object of the namespace transformer_engine."""
     return debug_api.transformer_engine
 
 
 def section(layers: str = ".*", namespace: str = "transformer_engine", **blocks: Any) -> dict:
-    """A configuration of one section, whose features are all enabled."""
+    """Returns a configuration of one section whose features are all enabled."""
     features = {name: {"enabled": True, **block} for name, block in blocks.items()}
     return {
         "probe": {
@@ -55,7 +55,7 @@ def messages(folder: Path) -> str:
 
 
 def logged(folder: Path, rank: int = 0) -> dict[tuple[str, int], float]:
-    """The statistics in the log, by name and iteration."""
+    """Returns the logged statistics by name and iteration."""
     path = folder / f"nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-{rank}.log"
     found = {}
     for line in path.read_text().splitlines():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker: what it finds in a configuration, and the plan that it prints."""
+"""Tests the checker: the problems that it finds in a configuration, and its printed plan."""
 
 import copy
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_good_configuration_has_no_problem() -> None:
     assert problems(config({"FakeQuant": FAKE, "LogTensorStats": LOG}), ["x.fc1", "y"]) == []
 
 
-# The block, and the beginning of the one message that it gives.
+# By name: a block, and the beginning of its only message.
 WRONG_BLOCKS = {
     "unknown feature": ({"FakeQuand": FAKE}, "FakeQuand: must be one of the features FakeQuant"),
     "unknown key": ({"FakeQuant": {**FAKE, "format": 1}}, "FakeQuant: Unexpected key in config"),
@@ -104,7 +104,7 @@ def test_wrong_blocks(name: str) -> None:
     assert found.startswith(f"section a, {message}")
 
 
-# The whole configuration, and the message.
+# By name: a whole configuration, and one of its messages.
 WRONG_SECTIONS = {
     "no mapping": ({"a": 3}, "section a: a section must be a mapping, got 3"),
     "no enabled": ({"a": {"layers": {}}}, "section a: enabled is missing"),

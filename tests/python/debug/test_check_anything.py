@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in a configuration, the checker ends with a report, and no report is wrong."""
+"""Tests that every configuration gets a report, and that the host runs those without problems."""
 
 import copy
 import random
@@ -42,7 +42,7 @@ ODD = [
 
 
 def places(value: Any, path: tuple = ()) -> list[tuple]:
-    """The way to every value within."""
+    """Returns the keys that lead to each value inside of `value`."""
     found = [path] if path else []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
@@ -52,7 +52,7 @@ def places(value: Any, path: tuple = ()) -> list[tuple]:
 
 
 def mutate(config: dict, dice: random.Random) -> dict:
-    """One to three values replaced, taken out or put under another key."""
+    """Returns `config` with one to three values replaced, removed or moved to another key."""
     config = copy.deepcopy(config)
     for _ in range(dice.randint(1, 3)):
         *way, last = dice.choice(places(config))

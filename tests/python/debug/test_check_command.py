@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m narrowfloat.debug check: files, exit codes, what goes where."""
+"""Tests python -m narrowfloat.debug check: its files, exit codes and output streams."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hunt of docs/debug.md: it finds the matrix, its configurations are good, it draws."""
+"""Tests the hunt of docs/debug.md: its result, its configurations and its figure."""
 
 import re
 import struct
@@ -54,7 +54,7 @@ def test_each_configuration_goes_on_where_the_one_before_ended() -> None:
 
 
 def losses(text: str) -> dict[str, float]:
-    """Of the runs, by what was in E5M2."""
+    """Returns the loss of each run by its printed name: the suspects in E5M2, or a description."""
     return {name.strip(): float(loss) for name, loss in re.findall(r"(.+?) +(0\.\d{4})", text)}
 
 
@@ -65,15 +65,15 @@ def test_the_matrix_is_what_is_wrong_and_nearly_all_that_is(printed: tuple[str, 
     broken = debug_hunt.BROKEN * good
     assert found["weight"] > broken and everything > broken
     assert found["activation"] < broken and found["stem, mid.0"] < broken
-    # Nearly all: without that matrix, less than half of what E5M2 adds to the loss is left.
+    # Without that matrix, less than half of the loss that E5M2 adds remains.
     assert found["cure.yaml: all but that"] - good < (everything - good) / 2
 
 
 def test_the_page_shows_what_is_printed(printed: tuple[str, Path]) -> None:
-    """Losses differ from machine to machine: training multiplies differences of roundings.
+    """Allows other losses: they differ between machines, as training amplifies roundings.
 
     No bound follows from the roundings. A loss on the page must be nearer to the printed one than
-    to the threshold of the hunt, so that the page shows on which side of it each loss lies.
+    to the threshold of the hunt, so that both are on the same side of the threshold.
     """
     page = (ROOT / "docs" / "debug.md").read_text(encoding="utf-8")
     shown = re.search(r"```text\n(high precision .*?)```", page, re.DOTALL)[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the features: answers that a test chooses, and a record of the questions."""
+"""Replaces the features by answers that a test chooses, and records the questions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +20,10 @@ DEFAULTS = {
 
 
 class Features:
-    """Answers by question, or by question and gemm; a callable gets the arguments.
+    """Answers by question, or by question and gemm; a callable answer gets the arguments.
 
-    asked: (question, gemm, tensor_name or None) in order. arguments: what came with the last call
-    of each question.
+    asked: (question, gemm or None, tensor_name or None) in order. arguments: by question, the
+    arguments of its last call.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[Any, Any]) -> None:
@@ -47,7 +47,7 @@ class Features:
         self.messages.append(message)
 
     def questions(self) -> list[tuple[str, str | None]]:
-        """Questions and gemms since the last call."""
+        """Returns the questions and gemms since the last call, and clears the record."""
         found = [(question, gemm) for question, gemm, _ in self.asked]
         self.asked.clear()
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DumpTensors writes what is there; PerTensorScaling and FakeQuant change operands."""
+"""Tests the files of DumpTensors, and the operands that PerTensorScaling and FakeQuant change."""
 
 from pathlib import Path
 from typing import Any

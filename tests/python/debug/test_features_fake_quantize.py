@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fake_quantize() against recorded codes and scales, and its edges."""
+"""Compares fake_quantize() with recorded codes and scales, and tests its edge cases."""
 
 import subprocess
 import sys
@@ -30,12 +30,12 @@ def name_of(case: Case, prefix: str = "") -> str:
 
 
 def decoded(case: Case) -> np.ndarray:
-    """Recorded code times recorded scale_inv in fp32, rounded to the type of x."""
+    """Returns recorded codes times recorded scale_inv in fp32, rounded to the type of x."""
     x = case["x"]
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(x.astype(np.float32)).all():
             codes, scale_inv = case.kernel("data"), case.kernel("scale_inv")
-        else:  # the debug feature's largest magnitude is then not finite, and its scale 1
+        else:  # the feature's largest magnitude is then not finite, and its scale is 1
             element = DTYPES[case.params["q_dtype"]]
             top = float(ml_dtypes.finfo(element).max)
             codes, scale_inv = np.clip(x.astype(np.float32), -top, top).astype(element), 1
@@ -56,7 +56,7 @@ def test_recorded_cases_are_many_and_some_are_not_finite() -> None:
 
 
 def decoded_blocks(case: Case) -> np.ndarray:
-    """Recorded code times the power of two that is recorded for its block, to the type of x."""
+    """Returns recorded codes times their blocks' powers of two, rounded to the type of x."""
     codes = case["data"].astype(np.float32)
     exponents = case["scale_inv"].astype(np.int64) - 127
     scales = np.where(exponents == 128, np.nan, np.ldexp(np.float32(1), exponents))
@@ -123,7 +123,7 @@ def test_zeros_stay_zeros_of_their_sign(name: str) -> None:
 
 
 def test_small_values_flush_beside_a_denormal_largest_one() -> None:
-    x = torch.tensor([2.0**-130, 2.0**-140])  # the scale stops at the largest float32
+    x = torch.tensor([2.0**-130, 2.0**-140])  # the scale saturates at the largest float32
     assert fake_quantize(x, "FP8E4M3").tolist() == [2.0**-130, 0.0]
 
 
@@ -208,7 +208,7 @@ def test_tensors_of_other_devices_are_refused(name: str) -> None:
 
 
 def test_it_needs_no_host() -> None:
-    """And the packages below it do not look for one."""
+    """Checks that imports and fake_quantize() need no host; a call of a feature names it."""
     program = """
 import sys
 sys.modules["nvdlfw_inspect"] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files as TransformerEngine's users have them, unchanged, from end to end."""
+"""Runs unchanged configuration files of TransformerEngine's users from end to end."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ E4M3, E5M2 = nfp.DType.kFloat8E4M3, nfp.DType.kFloat8E5M2
 
 
 class Run:
-    """Sessions over files in a folder."""
+    """Sessions whose configurations are files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -165,7 +165,7 @@ second:
 
 
 def feed(number: int, name: str, x: torch.Tensor) -> dict:
-    """Feeds a tensor in iteration 200; returns what is logged of it."""
+    """Feeds a tensor in iteration 200; returns its logged statistics."""
     quantizer = nfp.Float8Quantizer(scale=torch.ones(1), amax=torch.ones(1), fp8_dtype=E4M3)
     q = quantizer(x)
     te().inspect_tensor(
@@ -245,7 +245,7 @@ log:
 def test_statistics_under_the_quantizers_of_a_recipe(run: Run, kind: type) -> None:
     run.begin(QUANTIZED)
     x = torch.randn(256, 1024)
-    x[0, 100:200] = -0.0  # no underflow
+    x[0, 100:200] = -0.0  # zeros are not underflows
     quantizer = RecipeState.create(kind(), mode="forward", num_quantizers=3).make_quantizers()[0]
     q = quantizer(x)
     te().inspect_tensor(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a feature's block is meant for which gemm and tensor."""
+"""Tests which part of a feature's block applies to a gemm and a tensor."""
 
 import copy
 
@@ -63,7 +63,7 @@ DEFAULT_ENTRIES = """
         (TENSOR_ENTRIES, "fprop", "gradient", None),
         (TENSOR_ENTRIES, "dgrad", "activation", None),
         (GEMM_ENTRIES, "fprop", "activation", {"k": "gemm"}),
-        (GEMM_ENTRIES, "fprop", "weight", None),  # the first entry for fprop counts
+        (GEMM_ENTRIES, "fprop", "weight", None),  # only the first entry for fprop applies
         (GEMM_ENTRIES, "dgrad", "gradient", {"k": "outer"}),
         (GEMM_ENTRIES, "wgrad", "gradient", None),
         (NESTED, "wgrad", "gradient", {"k": "tensor", "j": "gemm"}),

@@ -264,7 +264,7 @@ def test_blocks_that_are_no_mappings(block: object) -> None:
 
 
 def test_results_of_other_gemms_do_not_count() -> None:
-    """Lists are a product, in which not every pair exists."""
+    """Checks that lists select each pair of a gemm and a tensor, except pairs that do not exist."""
     config = section(PerTensorScaling={"gemms": ["dgrad"], "tensors": ["gradient", "output"]})
     with session(config):
         pass
@@ -353,7 +353,7 @@ def test_errors_of_the_host(config: dict, error: type[Exception], message: str) 
             pass
 
 
-# Configurations that are in use and never come to the call that would refuse them.
+# Blocks that only warn: they are in use, and only a call of the feature would refuse them.
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_a_call_without_tensors_is_refused() -> None:
             te.modify_tensor_enabled("layer", gemm="fprop", tensor_name="weight", iteration=0)
 
 
-# Features refuse the same when they are called directly.
+# Features refuse the same keys and values if they are called directly.
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several sessions in one process, and several libraries in one session."""
+"""Tests several sessions in one process, and several libraries in one session."""
 
 import sys
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_the_registered_features_are_those_of_the_package() -> None:
 
 @pytest.fixture
 def other_library(tmp_path: Path) -> str:
-    """Another library that has the default namespace, with a feature of the same name."""
+    """Writes a library with the default namespace and a feature FakeQuant; returns its folder."""
     (tmp_path / "theirs.py").write_text(
         """
 from nvdlfw_inspect.base import BaseConfigAPIMapper, BaseNamespaceAPI
@@ -131,7 +131,7 @@ def test_names_that_a_namespace_cannot_have() -> None:
 
 
 def test_asking_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="Debug manager not initialized"):  # the host's
+    with pytest.raises(RuntimeError, match="Debug manager not initialized"):  # the host's message
         debug.namespace_api()
     monkeypatch.delitem(sys.modules, HOST)
     with pytest.raises(RuntimeError) as raised:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LogFp8TensorStats and LogNvfp4TensorStats: what quantization did to a tensor."""
+"""Tests LogFp8TensorStats and LogNvfp4TensorStats: statistics of quantized tensors."""
 
 import warnings
 from collections.abc import Callable
@@ -31,7 +31,7 @@ QUANTIZERS: dict[str, Callable[[], nfp.Quantizer]] = {
 
 
 def sample() -> torch.Tensor:
-    """With zeros of both signs, and values that become zero."""
+    """Returns values with zeros of both signs; small values become zero when quantized."""
     torch.manual_seed(11)
     x = torch.randn(256, 128) * torch.logspace(-12, 0, 128)
     x[0, :50], x[1, :50] = -0.0, 0.0
@@ -118,7 +118,7 @@ def test_columns(recipe: str, training: str) -> None:
 
 @pytest.mark.parametrize("direction", ["rowwise", "columnwise"])
 def test_a_direction_that_the_layer_did_not_make(direction: str) -> None:
-    """It is made for the statistics; the layer's tensor stays as it is."""
+    """Checks that the feature makes a missing direction and does not change the layer's tensor."""
     x = sample()
     quantizer = nfp.MXFP8Quantizer(
         E4M3, rowwise=direction != "rowwise", columnwise=direction != "columnwise"
@@ -178,7 +178,7 @@ def test_overflows_of_delayed_scales(dtype: nfp.DType, top: float) -> None:
 def test_microbatches(recipe: str) -> None:
     quantizer = QUANTIZERS[recipe]()
     x = sample()
-    # Rows of equal largest magnitudes, so that scales of halves and of the whole agree.
+    # Both halves have an amax of 6, so that their scales equal the scales of the whole.
     x[0, -1], x[128, -1] = 6.0, 6.0
     x[0, :128], x[128, :128] = x[0, :128].clamp(-6, 6), x[128, :128].clamp(-6, 6)
     with session(log_of(*BARE)):
@@ -274,7 +274,7 @@ def test_both_gemms_read_one_object(feature: str) -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_nvfp4(wide: bool) -> None:
-    """Codes are counted: in a block whose scale became zero they need not be zero too."""
+    """Counts zero codes, because in a block whose scale became zero, codes need not be zero."""
     x, quantizer = sample() if wide else torch.randn(64, 64), nfp.NVFP4Quantizer()
     x[2, :7] = 0
     q = quantizer(x)
@@ -325,7 +325,7 @@ def test_zero_codes_are_those_of_both_signs() -> None:
     codes = torch.arange(256, dtype=torch.uint8)
     for scheme in ("fp8_e4m3", "fp8_e5m2", "mxfp8_e5m2"):
         assert count_nonzero_codes(codes, scheme) == 254
-    # 16 x 16 pairs of nibbles, of which 0 and 8 are zero.
+    # 16 x 16 pairs of 4-bit codes, of which the codes 0 and 8 are zeros.
     assert count_nonzero_codes(codes, "nvfp4") == 2 * 256 - 2 * (2 * 16)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics over two ranks; each case runs in reduction_worker.py on both at once."""
+"""Tests statistics over two ranks, which run each case of reduction_worker.py together."""
 
 import json
 import socket

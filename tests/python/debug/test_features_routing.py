@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the host's calls reach features: defaults, merging, checks, caching."""
+"""Tests how the host's calls reach features: defaults, merging, checks, caching."""
 
 import warnings
 from pathlib import Path
@@ -117,8 +117,8 @@ def test_two_features_do_not_modify_one_tensor() -> None:
         ([(True, 7), (False, 4)], (True, 4)),
         ([(False, None), (False, 9)], (False, 9)),
         ([(False, None), (False, None)], (False, None)),
-        ([False, (False, 4)], (False, 4)),  # and not True, for a pair is not its truth
-        ([True, (False, 9)], (True, 6)),  # a bool says nothing of the next iteration
+        ([False, (False, 4)], (False, 4)),  # the pair counts as its first item, False
+        ([True, (False, 9)], (True, 6)),  # a bool names no next iteration: 5 + 1
         ([False, (False, None)], (False, 6)),
         ([[True, 8], (False, None)], (True, 8)),
     ],
@@ -191,7 +191,7 @@ def test_one_true_keeps_a_gemm_quantized_and_two_falses_do_not() -> None:
         assert te().fp8_gemm_enabled("layer", gemm="fprop", iteration=5) == (False, 6)
 
 
-# Features of a user, in a directory of their own.
+# Features of a user, in a separate directory.
 
 USER = """
 from nvdlfw_inspect.registry import Registry, api_method

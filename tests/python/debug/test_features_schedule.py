@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which iterations features act, against counting them one by one."""
+"""Compares the iterations in which features act with a test of each single iteration."""
 
 import itertools
 
@@ -11,7 +11,7 @@ LAST = 40
 
 
 def counted(start: int | None, end: int | None, pairs: list | None, freq: int) -> list[int]:
-    """Returns the enabled iterations up to LAST, each tested by itself."""
+    """Returns the enabled iterations up to LAST, each tested separately."""
     if pairs:
         intervals = [(low, LAST if high == -1 else high) for low, high in pairs]
     else:
@@ -28,7 +28,7 @@ def counted(start: int | None, end: int | None, pairs: list | None, freq: int) -
     ("start", "end", "pairs"),
     [
         *itertools.product((None, 0, 5), (None, -1, 5, 10), (None,)),
-        (9, 3, [[0, 3], [8, 12]]),  # the list stands in for both
+        (9, 3, [[0, 3], [8, 12]]),  # the list replaces start and end
         (None, None, [[20, 25], [2, 4]]),
         (None, None, [[0, 10], [5, 7]]),
         (None, None, [[3, 4], [10, -1]]),

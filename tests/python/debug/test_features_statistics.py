@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LogTensorStats: values, microbatches, weights, names in the log."""
+"""Tests LogTensorStats: values, microbatches, weights, names in the log."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ def flush() -> dict[str, torch.Tensor]:
 
 
 def expected(x: torch.Tensor) -> dict[str, float]:
-    """In float64, by torch."""
+    """Computes the statistics in float64 by torch."""
     x = x.double()
     size = x.abs()
     return {
@@ -54,7 +54,7 @@ def expected(x: torch.Tensor) -> dict[str, float]:
 def assert_statistics(found: dict[str, torch.Tensor], x: torch.Tensor) -> None:
     for name, value in expected(x).items():
         assert found[name].dtype == torch.float32 and found[name].shape == ()
-        rtol, atol = (1e-6, 1e-6) if name == "mean" else (STORED, 0)  # a mean is torch's float32
+        rtol, atol = (1e-6, 1e-6) if name == "mean" else (STORED, 0)  # torch's mean is float32
         torch.testing.assert_close(found[name].double(), value, rtol=rtol, atol=atol, msg=name)
 
 
@@ -86,7 +86,7 @@ def test_sums_do_not_lose_what_float32_would() -> None:
 
 @pytest.mark.parametrize("pieces", [2, 3])
 def test_microbatches_are_their_concatenation(pieces: int) -> None:
-    """Of unlike means, lengths and ranges, one of them zeros."""
+    """Feeds microbatches of different means, lengths and ranges; the last one is only zeros."""
     parts = [torch.randn(40 * (i + 1), 8) * 10**i + 100 * i for i in range(pieces)]
     parts.append(torch.zeros(8, 8))
     with session(log_of(stats=[*STATS, *BLOCKWISE])):
@@ -221,7 +221,7 @@ A, B, EPSILON = 1000.0, 50.0, 0.01
 
 
 def striped(rows: int = 64) -> torch.Tensor:
-    """A row of A, three rows of B, else EPSILON."""
+    """Returns one row of A, three rows of B, and rows of EPSILON."""
     x = torch.full((rows, 64), EPSILON)
     x[0], x[1:4] = A, B
     return x

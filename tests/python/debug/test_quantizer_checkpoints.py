@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward passes that run again during backward show features nothing a second time."""
+"""Tests that features do not see a forward pass again when backward repeats it."""
 
 import re
 from collections.abc import Callable

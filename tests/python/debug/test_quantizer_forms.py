@@ -9,7 +9,7 @@ from watched import Features
 
 
 class Counting(Float8CurrentScalingQuantizer):
-    """Counts its runs and notes what was wanted of each."""
+    """Records the directions that each of its runs makes."""
 
     def __init__(self) -> None:
         super().__init__(DType.kFloat8E4M3)
@@ -42,7 +42,7 @@ def test_the_parent_runs_once_for_both_gemms(
     ("usage", "run"),
     [
         ((True, False), (True, False)),
-        ((False, True), (True, True)),  # columns alone take the rows too
+        ((False, True), (True, True)),  # some formats need rows for columns
     ],
 )
 def test_the_parent_makes_what_is_in_use(
@@ -87,7 +87,7 @@ def test_calls_come_in_order_and_with_everything(
     parent, group = Counting(), object()
     quantizer = DebugQuantizer("layer", "activation", parent, group, 2)
     features.questions()
-    features.iteration = 8  # features that look see the iteration of now
+    features.iteration = 8  # features that inspect get the current iteration
     made = quantizer.quantize(x, dtype=torch.float32)
     assert features.questions() == [
         ("modify_tensor", "wgrad"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a layer asks its features, and what it costs those that none selects."""
+"""Tests when a layer calls its features, and the cost for layers that no feature selects."""
 
 import gc
 import subprocess
@@ -20,7 +20,7 @@ from watched import Features
 
 
 class Session:
-    """A session of a host that a test has in hand: its iteration, its features."""
+    """A session of the host whose iteration and features the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict) -> None:
         self.features = Features(monkeypatch, answers)
@@ -41,7 +41,7 @@ class Session:
         self.features.iteration = 0
 
     def enabled_calls(self) -> int:
-        """Questions about inspecting since the last call: one for each slot that was made."""
+        """Counts the inspect_tensor_enabled questions since the last call: one per new slot."""
         questions = self.features.questions()
         return sum(question == "inspect_tensor_enabled" for question, _ in questions)
 
@@ -88,7 +88,7 @@ def test_microbatches_of_an_iteration_get_one_answer(monkeypatch: pytest.MonkeyP
     assert running.enabled_calls() == 6
     assert not running.watch(debug, 1) and running.enabled_calls() == 6
     running.features.answers["inspect_tensor_enabled"] = (True, None)
-    assert not running.watch(debug, 1)  # this iteration is decided
+    assert not running.watch(debug, 1)  # the answers of an iteration are kept
     assert [running.watch(debug, 2) for _ in range(3)] == [True] * 3
     assert not running.watch(debug, 3)
 
@@ -106,7 +106,7 @@ def test_what_was_never_while_not_quantized_is_asked_again_when_quantized(
     running, debug = Session(monkeypatch, {"fp8_gemm_enabled": (False, None)}), DebugLayer("a")
     assert not running.watch(debug, 0) and not running.watch(debug, 1)
     assert running.watch(debug, 2, parents())
-    assert running.watch(debug, 3, parents())  # off for good: the normal path would quantize
+    assert running.watch(debug, 3, parents())  # off for good; the normal path would quantize
 
 
 def test_a_new_session_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +237,8 @@ def test_layers_follow_a_namespace_of_our_own(tmp_path: Path) -> None:
             model, x = Linear(32, 32, name="linear"), torch.randn(8, 32)
             fake = fake_quantize(model.weight.detach(), "FP8E5M2")
             expected = torch.nn.functional.linear(x, fake, model.bias)
-            # Two fp32 sums of 32 products and the bias, in an order of their own: each has one
-            # rounding a product and one an addition.
+            # Two fp32 sums of 32 products and the bias, in different orders. Each has one
+            # rounding per product and one per addition.
             magnitudes = torch.nn.functional.linear(x.abs(), fake.abs(), model.bias.abs())
             assert ((model(x) - expected).abs() <= 2 * 2 * 33 * 2**-24 * magnitudes).all()
     finally:

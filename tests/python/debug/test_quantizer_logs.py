@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features that look, through whole training steps of a layer."""
+"""Runs features that inspect tensors through whole training steps of a layer."""
 
 import re
 from pathlib import Path
@@ -59,7 +59,7 @@ def train(
 
 
 def prefixed() -> list[str]:
-    """Every statistic of every recipe."""
+    """Returns every statistic of every recipe, prefixed by the recipe's name."""
     per_tensor, blocks = ("fp8_delayed_scaling", "fp8_current_scaling"), ("fp8_block_scaling",)
     names = [f"{recipe}_{stat}" for recipe in (*per_tensor, *blocks, "mxfp8") for stat in QUANTIZED]
     names += [f"{r}_{stat}_columnwise" for r in (*blocks, "mxfp8") for stat in QUANTIZED]
@@ -153,7 +153,7 @@ def test_statistics_are_those_of_the_tensors_themselves(tmp_path: Path) -> None:
 
 
 def everything() -> dict[str, dict]:
-    """Configurations that touch a layer in every way."""
+    """Returns one configuration for each way in which features change or observe a layer."""
     log = {**of_tensors(list(TENSOR), end_step=1)["section"]["transformer_engine"]}
     log |= of_quantized(["mxfp8_underflows%", "mxfp8_mse"], end_step=1)["section"][
         "transformer_engine"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A watched layer's results are those of a layer made by hand with the same choices."""
+"""Compares the results of a watched layer with a layer made by hand with the same choices."""
 
 import itertools
 import random
@@ -25,7 +25,7 @@ HISTORY = 16
 RECIPE = DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=HISTORY, amax_compute_algo="max")
 ROWS, IN, OUT = 256, 128, 64
 
-# Gemm and tensor of the six operands, and the type in which FP8 keeps each.
+# By gemm and tensor: the type of each of the six operands in FP8.
 OPERANDS = {
     ("fprop", "activation"): E4M3,
     ("fprop", "weight"): E4M3,
@@ -66,7 +66,7 @@ def step(
 
 
 class ByHand:
-    """A linear layer of general_gemm alone. choose(gemm, tensor, value): the operand."""
+    """A linear layer that calls only general_gemm, on operands choose(gemm, tensor, value)."""
 
     def __init__(self, x: torch.Tensor, weight: torch.Tensor, factor: float = 1.0) -> None:
         # The loss is the sum of y times a factor.
@@ -120,7 +120,7 @@ def test_a_disabled_layer_is_the_plain_layer(tmp_path: Path, feature: str) -> No
 
 
 def sampled(values: tuple, count: int) -> list[dict[tuple[str, str], object]]:
-    """Choices for the six operands, the same ones in every run."""
+    """Returns `count` choices for the six operands, equal in every run."""
     every = list(itertools.product(values, repeat=len(OPERANDS)))
     chosen = random.Random(1234).sample(every, count)
     return [dict(zip(OPERANDS, choice, strict=True)) for choice in chosen]
@@ -146,7 +146,7 @@ def test_listed_operands_use_current_scales_and_others_delayed_ones(
             step(model, x)
             host.step()
         seen_scale = 448.0 / x.detach().abs().max()
-        # Other values, and gradients of another size: current scales are not the delayed ones.
+        # Other values, and gradients of another size, so that current and delayed scales differ.
         x = torch.randn_like(x, requires_grad=True)
         weight = torch.randn_like(weight) * 3
         with torch.no_grad():
@@ -163,7 +163,7 @@ def test_listed_operands_use_current_scales_and_others_delayed_ones(
             return current(value, dtype)
         return delayed(value, dtype, scales[tensor])
 
-    # Learnt from gradients of 1 and the inputs before, where a gemm lets the parent see them.
+    # Delayed scales come from earlier inputs and gradients of 1, if a gemm quantizes by the parent.
     learnt = {"gradient": 57344.0, "activation": seen_scale.item()}
     for tensor, scale in learnt.items():
         is_seen = not all(on for (_, name), on in choice.items() if name == tensor)
@@ -226,7 +226,7 @@ def test_fake_operands_meet_plain_ones_and_other_gemms_stay_quantized(
 
 @pytest.mark.parametrize("quant_format", ["MXFP8E4M3", "MXFP8E5M2"])
 def test_fake_mx_operands(tmp_path: Path, quant_format: str) -> None:
-    """The formats on which the reference's feature raises."""
+    """Tests the formats for which TransformerEngine's feature raises an error."""
     blocks = {"enabled": True, "gemms": ["fprop"], "tensors": ["weight"]}
     blocks["quant_format"] = quant_format
     with session(section({"FakeQuant": blocks}), tmp_path):

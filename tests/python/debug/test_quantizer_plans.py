@@ -88,7 +88,7 @@ def test_without_a_parent_gemms_are_not_asked_about(monkeypatch: pytest.MonkeyPa
 def test_a_gemm_that_is_off_for_good_keeps_the_layer_in_debug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """(False, None) is never worth asking again, but without debugging the gemm would quantize."""
+    """Checks that the layer stays in debug: its normal path would quantize the gemm."""
     features = Features(monkeypatch, {("fp8_gemm_enabled", "dgrad"): (False, None)})
     features.iteration = 5
     quantizer = DebugQuantizer("layer", "weight", parent())
@@ -103,7 +103,7 @@ def test_a_gemm_that_is_off_for_good_keeps_the_layer_in_debug(
         ({"inspect_tensor_enabled": (False, 6)}, 6),
         ({"inspect_tensor_enabled": (True, None)}, None),
         ({"inspect_tensor_enabled": (True, 9), "modify_tensor_enabled": (True, 4)}, 4),
-        ({"inspect_tensor_enabled": False}, 4),  # a bare answer may change at once
+        ({"inspect_tensor_enabled": False}, 4),  # a bool may change in the next iteration
         ({"modify_tensor_enabled": (False, 8), "fp8_gemm_enabled": (True, 7)}, 7),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor in two forms: which gemm reads which, dropping forms, saving for backward."""
+"""Tests a tensor in two forms: the form per gemm, dropping forms, saving for backward."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from narrowfloat.pytorch.cpp_extensions.operands import unwrap_tensor
 
 
 class Told(QuantizedTensorStorage):
-    """Remembers what it was told."""
+    """Records the arguments of update_usage()."""
 
     def __init__(self) -> None:
         self.told: list[tuple[bool | None, bool | None]] = []

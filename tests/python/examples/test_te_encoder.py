@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.te_encoder: what it says where something is missing, and the data that stand for CoLA."""
+"""Tests demo.te_encoder: messages if something is missing, and the data in place of CoLA."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from demo.te_encoder import __main__ as te_encoder
 
 ROOT = Path(__file__).resolve().parents[3]
-# Asks the data as the example does.
+# Reads the data as the example does.
 SCRIPT = """
 import sys
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/te_gpt.py: a program for GPUs trains under every recipe on the CPU."""
+"""Tests examples/te_gpt.py: a program for GPUs trains under every recipe on the CPU."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def test_the_loss_falls_under_every_recipe(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     losses = json.loads(done.stdout)["losses"]
     assert tuple(losses) == RUNS
-    # MXFP8 and block-scaled FP8 may agree: the scales of both are powers of two.
+    # Losses of MXFP8 and block-scaled FP8 may agree: the scales of both are powers of two.
     assert len({tuple(run) for name, run in losses.items() if name != "mxfp8"}) == len(RUNS) - 1
     assert losses["mxfp8"] != losses["bf16"]
     assert all(run[-1] < run[0] for run in losses.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/train.py: the bits of a run depend on its seed, not on threads or interruptions."""
+"""Tests that a run of examples/train.py depends on its seed, not on threads or interruptions."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT = 300  # seconds of one process
-# One of each kind of state: none, amax histories, random bits.
+LIMIT = 300  # seconds per process
+# Runs with each kind of state: no state, amax histories, random bits.
 RUNS = ("fp32", "bf16", "fp8 delayed", "mxfp8", "nvfp4")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight devices on one CPU, and the recorded cases that lie beside the NumPy tests."""
+"""Gives JAX eight devices on one CPU, and lets tests import the modules of the folder above."""
 
 import os
 import sys

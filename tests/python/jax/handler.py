@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the handlers by target name, with shapes that come from the NumPy face's plan."""
+"""Calls the handlers by target name, with shapes from the NumPy face's plan."""
 
 import math
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def scheme_of(mode: int, element: str) -> str:
 
 
 def bits(array: jax.Array) -> np.ndarray:
-    """The bytes of an array; of 4-bit items one byte each."""
+    """Returns 8-bit items as bytes, 4-bit items as one byte each, and wider items unchanged."""
     host = np.asarray(array)
     if host.dtype == ml_dtypes.float4_e2m1fn:
         return host.view(np.uint8) & 0xF
@@ -46,7 +46,7 @@ def bits(array: jax.Array) -> np.ndarray:
 
 
 def unpacked(codes: np.ndarray) -> np.ndarray:
-    """4-bit codes as the NumPy face packs them, one byte each, flat."""
+    """Returns packed 4-bit codes of the NumPy face one per byte, flat."""
     return np.stack([codes & 0xF, codes >> 4], -1).reshape(-1)
 
 
@@ -70,7 +70,7 @@ def dbias_quantize(
     flatten_axis: int = -1,
     scale_dtype: object = None,
 ) -> SimpleNamespace:
-    """te_dbias_quantize_ffi; results as bytes, flat where the plan has another rank."""
+    """Calls te_dbias_quantize_ffi; returns its results by name, converted by bits()."""
     scheme = scheme_of(mode, element)
     axis = flatten_axis % x.ndim
     rows, cols = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
@@ -114,7 +114,7 @@ def dbias_quantize(
 
 
 def rht_matrix(sign_mask: int = 0xD7E8) -> np.ndarray:
-    """diag(signs) H / 4 from Sylvester's construction."""
+    """Returns diag(signs) H / 4, H by Sylvester's construction. Bit k set: sign k is -1."""
     matrix = np.ones((1, 1))
     for _ in range(4):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -125,7 +125,7 @@ def rht_matrix(sign_mask: int = 0xD7E8) -> np.ndarray:
 def assert_direction(
     out: SimpleNamespace, q: nf.QuantizedTensor, columnwise: bool, what: str
 ) -> None:
-    """Codes and scales of a direction are the NumPy face's bytes, padding included."""
+    """Checks that codes and scales of a direction are the NumPy face's bytes, padding included."""
     suffix, direction = ("_t", "columnwise") if columnwise else ("", "rowwise")
     codes = q.buffers[f"{direction}_data"]
     packed = q.scheme.startswith("nvfp4")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that show what uniform noise hides, and the NumPy face's answer to them."""
+"""Makes inputs that show faults which uniform noise hides; compares with the NumPy face."""
 
 import ml_dtypes
 import numpy as np
@@ -30,7 +30,7 @@ MODE_IDS = [f"{mode.name}-{dtype}" for mode, dtype in MODES]
 
 
 def hostile(shape: tuple[int, ...], dtype: str = "bfloat16", seed: int = 0) -> np.ndarray:
-    """Rows of unequal magnitude, both signs, zero blocks, -0, subnormals of the dtype."""
+    """Returns rows of unequal magnitude, both signs, zero blocks, -0, subnormals of the dtype."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape)
     rows = x.reshape(-1, shape[-1])
@@ -80,7 +80,7 @@ def numpy_options(quantizer: Quantizer, scale: float) -> dict[str, object]:
 def assert_numpy_bytes(
     tensor: ScaledTensor, x: np.ndarray, quantizer: Quantizer, axis: int = -1, scale: float = 1.0
 ) -> None:
-    """Every leaf of `tensor` is what the NumPy face makes of the matrix that x is split into."""
+    """Checks every leaf of `tensor` against the NumPy face, for x as a matrix split at `axis`."""
     axis %= x.ndim
     matrix = np.ascontiguousarray(x).reshape(int(np.prod(x.shape[:axis])), -1)
     found = halves(tensor)
@@ -108,7 +108,7 @@ def assert_numpy_bytes(
 
 
 def content(scheme: str, shape: tuple[int, int], direction: str) -> tuple[int, int]:
-    """Rows and columns of the stored scales that have content: a block is 32, or 16 in NVFP4."""
+    """Returns rows and columns of the stored scales without padding; blocks are 32, NVFP4's 16."""
     rows, cols = shape
     if scheme.startswith("nvfp4"):
         return (rows, cols // 16) if direction == "rowwise" else (cols, rows // 16)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers of CUDA give the CPU's bytes: the same compiled functions on both devices.
+"""Checks that the CUDA handlers give the CPU's bytes: same compiled functions on both devices.
 
-Runs with JAX_PLATFORMS=cuda,cpu, and with a library that was built with NF_CUDA.
+Requires: JAX_PLATFORMS=cuda,cpu, and a library that was built with NF_CUDA.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run_on(device: jax.Device, function: Callable, *operands: object) -> object:
 
 
 def assert_same(function: Callable, *operands: Any) -> None:
-    """Every result of `function` is the same bytes on CUDA as on the CPU."""
+    """Checks that every result of `function` has the same bytes on CUDA as on the CPU."""
     on_cpu, on_cuda = (
         run_on(device, function, *operands) for device in (jax.devices("cpu")[0], CUDA)
     )
@@ -81,7 +81,7 @@ def assert_same(function: Callable, *operands: Any) -> None:
 
 
 def parts(tensor: ScaledTensor) -> dict[str, Any]:
-    """Returns the arrays of a tensor, and its values where no product makes them."""
+    """Returns its arrays, and its values unless they need a product, the inverse transform."""
     return {
         name: (half.data, half.scale_inv, half.amax)
         + (() if half.has_rht_applied else (half.dequantize(),))

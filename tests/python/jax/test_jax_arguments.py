@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that do not fit: dimensions, dtypes, shapes of biases and of random states."""
+"""Tests unsuitable arguments: dimensions, dtypes, shapes of biases and of random states."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_inputs_are_arrays(by: str) -> None:
         message = f"grouped_quantize: x must be an array, got {got}"
         refused(lambda x=x: grouped_quantize(x, of_groups(MXFP8), SIZES), TypeError, message)
     host = np.asarray(A) * 3
-    np.testing.assert_array_equal(fake_quantize(host, quantizer), host)  # codes hold 3
+    np.testing.assert_array_equal(fake_quantize(host, quantizer), host)  # E4M3 codes represent 3
 
 
 def test_sizes_are_arrays() -> None:
@@ -300,8 +300,8 @@ def test_symbolic_shapes() -> None:
     for verb, call, like in cases:
         message = f"{verb}: shapes must be static, got (n, 64)"
         refused(lambda call=call, like=like: exported(call, like), ValueError, message)
-    # One scale has no blocks, and the text of a spec is read by the handler.
-    # Sums of columns have the same bytes with the small workspace of a symbolic shape.
+    # Symbolic shapes work for one scale, which has no blocks, and for the text of a spec, which the
+    # handler reads. Their small workspace does not change the bytes of column sums.
     for rows in (5, 1000):
         x = jnp.asarray(np.random.default_rng(0).standard_normal((rows, 64)), jnp.float32)
         for call in (

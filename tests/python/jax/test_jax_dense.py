@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantized tensors, and the linear layer over them."""
+"""Tests products of quantized tensors, and the linear layer that uses them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ BIAS = jnp.asarray(RNG.standard_normal(32), jnp.float32)
 
 
 def float32_bound(length: int, magnitudes: np.ndarray) -> np.ndarray:
-    """Sums of `length` float32 products in any order, and a bias: (length + 2) roundings."""
+    """Bounds sums of `length` float32 products in any order, and a bias: length + 2 roundings."""
     return (length + 2) * 2.0**-24 * magnitudes
 
 
@@ -53,9 +53,9 @@ def assert_product(got: jax.Array, left: np.ndarray, right: np.ndarray, what: st
 
 
 def assert_same_sums(got: jax.Array, flat: jax.Array, left: np.ndarray, right: np.ndarray) -> None:
-    """Checks two float32 products of the same operands whose sums may run in another order.
+    """Checks two float32 products of the same operands that may add in different orders.
 
-    Each lies within float32_bound() of the exact product, so they lie within twice that.
+    Each is within float32_bound() of the exact product, so they differ by at most twice that.
     """
     bound = 2 * float32_bound(left.shape[1], np.abs(left) @ np.abs(right))
     assert (np.abs(np.asarray(got, np.float64) - np.asarray(flat, np.float64)) <= bound).all()
@@ -96,7 +96,7 @@ def test_without_quantizers_it_is_a_product() -> None:
         jax.grad(ours, (0, 1, 2))(X, KERNEL, BIAS),
         strict=True,
     ):
-        # tanh' of sums in another order: some roundings of numbers of order 10.
+        # The arguments of tanh' add in another order: some roundings of numbers of order 10.
         np.testing.assert_allclose(a, b, atol=96 * 10 * 2**-24 * 4)
 
 
@@ -105,7 +105,7 @@ def test_dimensions_on_both_sides(mode: ScalingMode) -> None:
     x, kernel = X.reshape(2, 32, 3, 32), KERNEL.reshape(3, 32, 1, 32)
     dtype = str(mode.get_compatible_q_dtypes()[0])
     sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
-    # Rowwise and columnwise values, from the NumPy face.
+    # Arguments of value(): rowwise and columnwise values of the NumPy face.
     left, right = (mode.get_scheme(dtype), False), (mode.get_scheme(dtype), True)
     out, pull = jax.vjp(
         lambda a, k: dense(a, k, None, ((-2, -1), (0, 1)), quantizer_set=sets), x, kernel
@@ -113,7 +113,7 @@ def test_dimensions_on_both_sides(mode: ScalingMode) -> None:
     flat, pull_flat = jax.vjp(lambda a, k: dense(a, k, quantizer_set=sets), X, KERNEL)
     assert out.shape == (2, 32, 1, 32)
     assert_same_sums(out.reshape(64, 32), flat, value(X, *left), value(KERNEL, *right))
-    # One cotangent for both: codes of two that differ in a last bit may differ by a whole step.
+    # Both get one cotangent, because codes may differ by a whole step where last bits differ.
     gradient = out.reshape(64, 32)
     dx, dkernel = pull(out)
     dx_flat, dkernel_flat = pull_flat(gradient)
@@ -136,7 +136,7 @@ def test_the_transform_cancels_in_the_weights_gradient() -> None:
         for a in (x, dy)
     ]
     assert_product(product, operands[0].T.astype(np.float64), operands[1].astype(np.float64), "rht")
-    # Against one that is not transformed the inverse is taken, in bfloat16.
+    # If the other operand is not transformed, the product reads the inverse, in bfloat16.
     mixed = gemm(left, quantize(dy, NVFP4Quantizer()), None, ((0,), (0,)), dtype=jnp.float32)
     exact = np.asarray(x, np.float64).T @ np.asarray(dy, np.float64)
     assert np.linalg.norm(np.asarray(mixed) - exact) < 0.25 * np.linalg.norm(exact)
@@ -183,7 +183,7 @@ def recorded_set(case: Case) -> QuantizerSet:
 
 @pytest.mark.parametrize("case", list(cases("fl")), ids=lambda case: case.name)
 def test_recorded_layer(case: Case) -> None:
-    """Products of the recorded operands, to a bound on sums of exact values."""
+    """Compares products of the recorded operands with exact sums, within a bound."""
     x, w, dy = (jnp.asarray(case[name]) for name in ("x", "w", "dy"))
     sets = recorded_set(case)
     out, pull = jax.vjp(lambda a, k: dense(a, k, quantizer_set=sets), x, w.T)
@@ -191,7 +191,7 @@ def test_recorded_layer(case: Case) -> None:
     for name, got in (("y", out), ("dx", dx), ("dw", dw.T)):
         exact = case[f"exact_{name}.fp64"]
         size = max(x.size // x.shape[-1], *w.shape)
-        # The result's own rounding, and float32 sums bounded by the largest product of the matrix.
+        # One rounding of the result, and float32 sums bounded by the matrix's largest product.
         bound = np.abs(exact) * 2.0**-8 + size * 2.0**-22 * np.abs(exact).max()
         error = np.abs(np.asarray(got, np.float64).reshape(exact.shape) - exact)
         assert (error <= bound).all(), f"{case.name} {name}"
@@ -226,7 +226,7 @@ def test_what_a_layer_contracts() -> None:
 
 @pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
 def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
-    """vmap over quantizing and multiplying, over quantized tensors, and over gradients."""
+    """Tests vmap over quantizing and multiplying, over quantized tensors, and over gradients."""
     xs = jnp.stack([X, 3 * X, -X[::-1]])
     sets = set_of(mode, dtype)
 
@@ -237,8 +237,8 @@ def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
     alone, found = jax.jit(loss), jax.jit(jax.vmap(loss))(xs)
     gradient, gradients = jax.jit(jax.grad(loss)), jax.jit(jax.vmap(jax.grad(loss)))(xs)
     for i, x in enumerate(xs):
-        # Two sums of as many squares, each with one rounding a square and one an addition; squares
-        # are not negative, so that the sum of magnitudes is the sum.
+        # Two sums of equally many squares, each with one rounding per square and one per addition.
+        # Squares are not negative, so that the sum of magnitudes is the sum.
         bound = 2 * 2 * X.shape[0] * KERNEL.shape[1] * 2.0**-24
         np.testing.assert_allclose(found[i], alone(x), rtol=bound)
         np.testing.assert_array_equal(gradients[i], gradient(x))
@@ -276,11 +276,11 @@ def test_the_state_of_a_set_that_a_step_does_not_use_is_a_new_one() -> None:
     for found, wanted in zip(*map(jax.tree.leaves, tensors), strict=True):
         assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
     assert np.asarray(again.scale).tobytes() == np.asarray(fresh.scale).tobytes()
-    # An amax of 0 keeps the scale, which is that of a new state then.
+    # An amax of 0 keeps the scale, here the scale 1 of a new state.
     again = replace(after)
     quantize(jnp.zeros_like(X), again)
     assert float(again.scale[0]) == 1
-    # The smallest subnormal number is a scale, though XLA compares it as 0.
+    # The smallest subnormal number is a valid scale, although XLA compares it as 0.
     tiny = jnp.asarray([1], jnp.uint32).view(jnp.float32)
     quantizer = replace(fresh, scale=tiny)
     assert np.asarray(jax.jit(lambda q: q.scale_in_use)(quantizer)).view(np.uint32)[0] == 1
@@ -299,7 +299,7 @@ def test_groups_of_a_state_of_zeros() -> None:
 
 
 def test_states_of_two_uses_add_up() -> None:
-    """As gradients do, and in TransformerEngine: docs/jax.md has the rules that follow."""
+    """Checks that states add like gradients, as in TransformerEngine; docs/jax.md has the rules."""
     sets = set_of(ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn")
 
     def once(s: QuantizerSet) -> jax.Array:

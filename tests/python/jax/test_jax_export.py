@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported programs that take and return quantized tensors and quantizers, and hostile ones."""
+"""Tests exported programs with quantized tensors and quantizers, also with invalid structures."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_quantizers_that_a_program_takes_and_returns() -> None:
 
 
 def structure() -> tuple[dict[str, object], object, object]:
-    """The structure of a tensor as a program holds it, and its reader and writer."""
+    """Returns the structure of a tensor as a program stores it, its reader and its writer."""
     tensor = quantize(jnp.ones((32, 64)), make(*MODES[3], QuantizeLayout.ROWWISE))
     _, aux = jax.tree.structure(tensor).node_data()
     write = _export.serialization_registry[ScaledTensor1x][1]
@@ -149,7 +149,7 @@ def test_structures_that_are_no_objects() -> None:
         b"[" * 60_000,
         b"9" * 60_000,
         b" " * 70_000 + b"{}",
-        b"\x80\x04\x95",  # a pickle begins so
+        b"\x80\x04\x95",  # the beginning of a pickle
     ):
         assert_refused(read, text)
 

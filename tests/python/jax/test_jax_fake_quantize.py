@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fake_quantize by the name of a scheme: the bytes of the NumPy face, under transformations."""
+"""Compares fake_quantize by a scheme's name with the NumPy face, also under transformations."""
 
 import jax
 import jax.numpy as jnp

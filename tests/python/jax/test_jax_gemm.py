@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of codes in JAX: the bytes of nf.qgemm, in every mode, layout and type."""
+"""Compares products of codes in JAX with nf.qgemm, in every mode, layout and type."""
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def test_bytes_of_numpy(mode: ScalingMode, dtype: str, layout: str) -> None:
     assert_bytes(jitted, nf.qgemm(*operands, layout=layout))
 
 
-# Pairs of one family whose modes or codes differ, as MODES has them.
+# Pairs of indices into MODES: modes or codes differ within one family.
 PAIRS = [(0, 1), (1, 2), (2, 0), (3, 4), (4, 3), (5, 6), (6, 5)]
 
 
@@ -84,7 +84,7 @@ def test_pairs_of_schemes(pair: tuple[int, int], layout: str) -> None:
 
 @modes
 def test_columns_times_rows(mode: ScalingMode, dtype: str) -> None:
-    """The product of both transposed, which nf.qgemm has as that of the other order."""
+    """Compares with the transpose of nf.qgemm's product of the operands in the other order."""
     dims = ((0,), (1,))
     plain = inputs(dims)
     left, right = (in_numpy(x, mode, dtype) for x in plain)
@@ -148,7 +148,7 @@ def test_each_of_a_batch_is_alone(mode: ScalingMode, dtype: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize(("mode", "dtype"), MODES[::3], ids=MODE_IDS[::3])
 def test_same_bytes_on_several_devices(mode: ScalingMode, dtype: str, specs: tuple[P, P]) -> None:
-    """Kept dimensions stay sharded; summed ones are gathered."""
+    """Checks that kept dimensions stay sharded; summed dimensions are gathered."""
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
     x, w = inputs(LAYOUTS["NN"], "float32")
     placed = [
@@ -190,7 +190,7 @@ def test_other_pairs_are_products_of_values(case: str) -> None:
     right, dims = jnp.asarray(w), LAYOUTS["NN"]
     if case == "families":
         right = tensor(w, ScalingMode.NVFP4_1D_SCALING, "float4_e2m1fn").colwise_tensor
-    elif case == "blocks":  # they run along the last of two contracted dimensions
+    elif case == "blocks":  # blocks extend along the last of two contracted dimensions
         rows = make(*MODES[3], QuantizeLayout.ROWWISE)
         left = quantize(jnp.asarray(x).reshape(M, 4, 32), rows)
         right, dims = jnp.asarray(w).reshape(4, 32, N), ((1, 2), (0, 1))
@@ -198,14 +198,14 @@ def test_other_pairs_are_products_of_values(case: str) -> None:
     values = [np.asarray(a.dequantize() if isinstance(a, ScaledTensor) else a, np.float64)
               for a in (left, right)]  # fmt: skip
     if case == "families":
-        values[1] = values[1].T  # NVFP4 columns lie transposed
+        values[1] = values[1].T  # NVFP4's columnwise values are transposed
     exact, sums = (np.tensordot(f(values[0]), f(values[1]), dims) for f in (np.positive, np.abs))
     # K float32 products and their sums, in any order.
     assert (np.abs(np.asarray(found, np.float64) - exact) <= (K + 1) * 2.0**-24 * sums).all()
 
 
 def call(**changes: object) -> jax.Array:
-    """The handler itself, on a product of 32 x 32 MXFP8 matrices."""
+    """Calls the handler itself on a product of 32 x 32 MXFP8 matrices, with some changes."""
     codes = jnp.zeros((32, 32), jnp.float8_e4m3fn)
     scales = jnp.zeros((128, 4), jnp.float8_e8m0fnu)
     no_items = jnp.zeros((0,), jnp.float32)
@@ -277,7 +277,7 @@ def test_quantizers_of_arrays() -> None:
 @pytest.mark.parametrize("dims", [((1,), (0,)), ((0,), (1,))], ids=str)
 @pytest.mark.parametrize("bias", [(N,), (1,), ()], ids=str)
 def test_nothing_is_broadcast_implicitly(bias: tuple[int, ...], dims: tuple) -> None:
-    """Programs may set JAX's option that refuses operands of unequal ranks."""
+    """Sets JAX's option that refuses operands of unequal ranks, as programs may."""
     plain = [jnp.asarray(x) for x in inputs(dims)]
     for operands in (plain, [tensor(x, *MODES[3]) for x in plain]):
         for mode in ("reproducible", "fast"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recorded case that XLA's handlers can say, raw codes against raw codes."""
+"""Compares the XLA handlers with every recorded case that they support, code by code."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def by_name(group: str, *prefixes: str) -> pytest.MarkDecorator:
 
 
 def matrix_of(x: np.ndarray) -> np.ndarray:
-    """Handlers split dimensions in two, so there are two or more."""
+    """Returns x with two or more dimensions, because handlers split the dimensions in two."""
     return x.reshape(1, -1) if x.ndim < 2 else x
 
 
@@ -63,7 +63,7 @@ def test_current_scaling(case: Case) -> None:
         return
     amax = calculate_amax(jnp.asarray(case["x"]))
     assert_same(np.asarray(amax), case.kernel("amax"), f"{case.name} amax")
-    if case["x"].dtype == np.float32:  # a scale that overflows is the largest of the input's dtype
+    if case["x"].dtype == np.float32:  # a scale that overflows is the largest value of x's dtype
         scale = compute_scale_from_amax(amax, DTYPES[case.params["q_dtype"]], 0.0)
         assert_same(np.asarray(scale), case.kernel("scale"), f"{case.name} scale")
 
@@ -84,7 +84,7 @@ MXFP8_CALLS = mxfp8_calls()
 
 
 def test_tiles_of_mxfp8_alone_are_left_out() -> None:
-    """Tiles of 32x32 have no scaling mode."""
+    """Checks that only tiles of 32x32 are left out, because they have no scaling mode."""
     modes = {case.params["mode"] for case in cases("mx")}
     assert modes == {"mxfp8", "mxfp8_2d"}
     assert {layout for _, layout in MXFP8_CALLS} == set(NAMES)
@@ -108,13 +108,13 @@ def test_mxfp8(case: Case, layout: int) -> None:
         assert_same(out.dbias, case["dbias"], f"{case.name} dbias")
 
 
-# A NaN in the transform: recorded is what Python's NaN-propagating amax makes of it. fp32 items:
-# the recorder's sums round on the way.
+# Records that differ from ours: the recorder's amax propagates the NaN of a transform, and its sums
+# round intermediate results of fp32 items.
 OTHERWISE = ("nv/rht_single_nan_bf16", "nv/rht_normal_fp32_sign")
 
 
 def fits(case: Case) -> bool:
-    """Row scaling and 4over6 have no place among the attributes."""
+    """Returns whether attributes can express the case: they have no row scaling and no 4over6."""
     options = ("row_scaled", "use_4over6")
     return case.name not in OTHERWISE and not any(case.params.get(o) for o in options)
 
@@ -123,7 +123,7 @@ NV_CASES = [case for case in cases("nv") if fits(case)]
 
 
 def with_signs_of_zero(packed: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The recorder forgets the sign of a zero that was -0 before rounding; the kernels keep it."""
+    """Returns codes one per byte, with the signs of x on zeros, which the recorder drops."""
     flat = np.stack([packed & 0xF, packed >> 4], -1).reshape(-1)
     flat[(flat == 0) & np.signbit(x.astype(np.float32)).reshape(-1)] = 8
     return flat

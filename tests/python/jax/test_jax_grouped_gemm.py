@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups of rows: the bytes of nf.grouped_qgemm, and the layer over them."""
+"""Compares products of groups of rows with nf.grouped_qgemm, and tests the layer over them."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def assert_bytes(got: jax.Array, want: np.ndarray) -> None:
 
 
 def operands(sizes: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, weights and incoming gradients."""
+    """Returns rows, weights and incoming gradients."""
     groups = len(sizes)
     weights = hostile((groups, K, N), "float32", 1)
     return hostile((128, K), "float32"), weights, hostile((128, N), "float32", 2)
@@ -76,14 +76,14 @@ def test_the_three_products_of_a_layer(mode: ScalingMode, dtype: str, sizes: lis
     assert_bytes(dw, np.stack(nf.grouped_qgemm(xs, dys, layout="NT")))
     want = np.stack([part.sum(0, dtype=np.float64) for part in split(dy, sizes)])
     most = np.stack([np.abs(part).sum(0, dtype=np.float64) for part in split(dy, sizes)])
-    # At most 128 float32 sums in any order, and subnormals that XLA takes for zeros.
+    # At most 128 float32 sums in any order; XLA takes subnormals for zeros.
     bound = 128 * 2.0**-24 * most + 128 * 2.0**-126
     assert (np.abs(np.asarray(dbias, np.float64) - want) <= bound).all()
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (1, 2), (3, 4), (5, 6), (6, 5)], ids=str)
 def test_pairs_of_schemes(pair: tuple[int, int]) -> None:
-    """Modes and codes of x and the weights differ, within one family."""
+    """Multiplies x and weights whose modes or codes differ within one family."""
     sizes = SIZES[0]
     x, w, _ = operands(sizes)
     own, other = (MODES[i] for i in pair)
@@ -115,7 +115,7 @@ def test_types_and_jit(out: str) -> None:
 
 
 def test_slices_of_several_rows() -> None:
-    """Sizes count slices of the first dimension."""
+    """Checks that sizes count slices of the first dimension, here of 32 rows."""
     sizes = [2, 0, 1, 1]
     x, w, _ = operands(sizes)
     sets, counts = sets_of(*MODES[3], 4), jnp.asarray(sizes, jnp.int32)
@@ -141,7 +141,7 @@ def test_plain_groups(sizes: list[int]) -> None:
     y, pull = jax.vjp(lambda *a: grouped_dense(*a[:2], counts, bias=a[2]), x, w, bias)
     want, pull_wanted = jax.vjp(by_group, x, w, bias)
     for got, exact in zip((y, *pull(dy)), (want, *pull_wanted(dy)), strict=True):
-        # Two float32 sums of up to 128 products of numbers below 25, each in an order of its own.
+        # Two float32 sums of up to 128 products below 25, in different orders.
         np.testing.assert_allclose(got, exact, atol=2 * 128 * 2.0**-24 * 128 * 25)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows, each as if it were alone: by the handlers, and by the public function."""
+"""Compares groups of rows with each group alone: by the handlers and by the public function."""
 
 import math
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def call_handler(
     scales: int = 4096,
     flatten_axis: int = -1,
 ) -> SimpleNamespace:
-    """te_grouped_quantize_ffi or its second version, whose mode is MXFP8."""
+    """Calls te_grouped_quantize_ffi, or its second version, whose mode is MXFP8."""
     like, count = jax.ShapeDtypeStruct, len(sizes)
     flat = (math.prod(x.shape),)
     scale_dtype = jnp.float8_e8m0fnu if mode == MXFP8 else jnp.float32
@@ -101,7 +101,7 @@ def test_groups_with_a_scale_each(sizes: list[int], mode: int) -> None:
     ]
     for name, key in (("data", "rowwise_data"), ("data_t", "columnwise_data")):
         assert getattr(out, name).tobytes() == b"".join(q.buffers[key].tobytes() for q in qs)
-    # Scales of groups with rows stand together, as grouped products read them; amaxes do not.
+    # Scales of groups with rows are adjacent, as grouped products read them; amaxes are not.
     packed = [1 / s for s, size in zip(scale, sizes, strict=True) if size]
     packed += [0.0] * (len(sizes) - len(packed))
     for found in (out.scale_inv, out.scale_inv_t):
@@ -146,7 +146,7 @@ def test_sizes_count_slices_or_rows() -> None:
     ],
 )
 def test_refused(sizes: list[int], options: dict[str, int], message: str) -> None:
-    """Sizes are known when the program runs, and not before."""
+    """Checks errors of the running program: sizes are not known before."""
     with pytest.raises(jax.errors.JaxRuntimeError) as error:
         call_handler(np.ones((128, 96), np.float32), sizes, MXFP8, BOTH, **options)
     assert str(error.value).splitlines()[0] == f"INVALID_ARGUMENT: {message}"

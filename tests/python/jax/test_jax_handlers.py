@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers by themselves: what the runtime may hand them, and what they answer."""
+"""Tests the handlers themselves: arguments that the runtime may pass, and their results."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def refused(code: str, message: str, call: Callable[[], object]) -> None:
 @pytest.mark.parametrize("layout", [ROWWISE, COLWISE, BOTH])
 @pytest.mark.parametrize("mode", [DELAYED, CURRENT, MXFP8, NVFP4, NVFP4_2D])
 def test_any_shape_the_core_takes(mode: int, layout: int) -> None:
-    """Blocks cut short at the end too, which the Python face refuses."""
+    """Includes shapes that end within a block, which the Python face refuses."""
     for shape in ((2, 2), (34, 50), (130, 66), (1024, 1030)):
         x = np.random.default_rng(1).standard_normal(shape).astype(ml_dtypes.bfloat16)
         element = "e2m1" if mode in (NVFP4, NVFP4_2D) else "e4m3"
@@ -57,7 +57,7 @@ def test_the_amax_is_raised_and_never_lowered() -> None:
     for before, after in [(0.0, 3.0), (2.0, 3.0), (5.0, 5.0)]:
         assert dbias_quantize(x, DELAYED, "e4m3", ROWWISE, amax=before).amax[0] == after
     assert dbias_quantize(x, MXFP8, "e4m3", ROWWISE, amax=7.0).amax[0] == 7.0
-    # Subnormals count, though XLA computes without them.
+    # Subnormals count, although XLA computes without them.
     tiny = dbias_quantize(np.full((4, 8), 1e-41, np.float32), CURRENT, "e4m3", ROWWISE)
     assert tiny.amax[0] == np.float32(1e-41)
 
@@ -90,7 +90,7 @@ def test_stochastic_rounding_reads_seed_and_offset() -> None:
 
 
 def test_a_threads_share_shows_in_nothing() -> None:
-    """Large enough that XLA's pool takes part, twice: the bytes are those of one thread."""
+    """Compares with one thread, on tensors that are large enough for XLA's thread pool."""
     x = hostile((1024, 2048))
     for mode, scheme in [(MXFP8, "mxfp8_e4m3"), (NVFP4, "nvfp4")]:
         amax = float(np.abs(x.astype(np.float32)).max())
@@ -191,7 +191,7 @@ def dbias_quantize_mode(
     scale_shape: tuple[int, ...] = (128, 4),
     scale_dtype: object = jnp.float8_e8m0fnu,
 ) -> object:
-    """A call whose attributes and results need not fit together."""
+    """Calls the handler with attributes and results that need not match."""
     like = jax.ShapeDtypeStruct
     one = like((1,), jnp.float32)
     results = (like(x.shape, dtype), like((1,), dtype), like(scale_shape, scale_dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""te_inspect_ffi: what it writes of an array, where, and that it leaves the array as it is."""
+"""Tests te_inspect_ffi: its files, their names, and that the array does not change."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared library: what it exports and needs, and what importing it brings along."""
+"""Tests the shared library: its symbols, its dependencies, and the modules that it imports."""
 
 import ctypes
 import re
@@ -60,6 +60,6 @@ def test_a_target_that_is_not_there_is_not_found() -> None:
 
 
 def test_the_workspace_of_dbias() -> None:
-    """Strips of 128 rows, float32, whatever the types; its number is TransformerEngine's."""
+    """Checks a row per strip of 128 rows, float32 for all types: TransformerEngine's number 4."""
     for rows, shape in [(128, [1, 96]), (129, [2, 96]), (0, [1])]:
         assert get_dbias_quantize_workspace_sizes(rows, 96, 6, 7, 9, 2, 2) == ((shape, 4),)

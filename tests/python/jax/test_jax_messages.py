@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole texts of messages that no other test of narrowfloat.jax reaches."""
+"""Compares whole messages that no other test of narrowfloat.jax reaches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def grouped(scale_dtype: str = "uint8", **more: object) -> object:
 
 
 def quantize_with(**state: object) -> object:
-    """Quantizes with a delayed scale; no state of another kind is written, or read as another."""
+    """Quantizes with a delayed scale of a wrong state; checks that no state is written."""
     quantizer = DelayedScaleQuantizer(E4M3, **state)
     before = vars(quantizer).copy()
     try:

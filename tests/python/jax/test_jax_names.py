@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that programs import from TransformerEngine's modules for JAX."""
+"""Tests names that programs import from TransformerEngine's modules for JAX."""
 
 import importlib
 
@@ -15,7 +15,7 @@ from narrowfloat.jax.cpp_extensions.quantization import (
 )
 from narrowfloat.jax.quantize import NoScaleTensor, QuantizerFactory, ScalingMode
 
-# A module, and names of it that other modules define.
+# By module: names that TransformerEngine has there.
 PLACES = {
     "quantize.quantizer": ("QuantizerFactory", "QuantizerSet", "noop_quantizer_set"),
     "quantize.tensor": ("ScaledTensorFactory",),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast product in JAX: bfloat16 without loss, within the bound of docs/exactness.md."""
+"""Tests the fast product in JAX: bfloat16 without loss, within the bound of docs/exactness.md."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ BOTH = QuantizeLayout.ROWWISE_COLWISE
 M, N, K = 64, 96, 128
 SHAPES = {((1,), (1,)): ((M, K), (N, K)), ((1,), (0,)): ((M, K), (K, N)),
           ((0,), (0,)): ((K, M), (K, N))}  # fmt: skip
-# The least rounding of a type's results, and its smallest normal number.
+# By type of a result: its largest relative rounding error, and its smallest normal number.
 ROUNDING = {"float32": (2.0**-24, 2.0**-126), "float16": (2.0**-11, 2.0**-14),
             "bfloat16": (2.0**-8, 2.0**-126)}  # fmt: skip
 
@@ -72,9 +72,9 @@ def test_within_the_bound(mode: ScalingMode, dtype: str, dims: tuple) -> None:
         with product_mode("fast"):
             found = gemm(left, right, bias, dims, dtype=FLOATS[out])
         assert found.dtype == FLOATS[out]
-        # docs/exactness.md: K + 8 roundings of the sums, one where the bias is added, and that of
-        # the result; XLA flushes results below the type's normal numbers. A product that stays
-        # reproducible has the type of the result before a float32 bias is added, too.
+        # docs/exactness.md: K + 8 roundings of the sums, one of the added bias, and one of the
+        # result. XLA flushes results below the type's normal numbers. A product that stays
+        # reproducible is also rounded to the result's type before a float32 bias is added.
         bound = (K + 8) * 2.0**-24 * sums
         bound += (2.0**-24 + 2 * unit) * (np.abs(exact) + np.abs(bias) + bound) + 2 * least
         assert (np.abs(np.asarray(found, np.float64) - exact) <= bound).all(), out
@@ -82,7 +82,7 @@ def test_within_the_bound(mode: ScalingMode, dtype: str, dims: tuple) -> None:
 
 @pytest.mark.skipif(not bfloat16_is_multiplied(), reason="the processor has no bfloat16 products")
 def test_xla_multiplies_and_functions_are_traced_again() -> None:
-    """XLA's order of sums differs from ours in some bits of a large product."""
+    """Detects XLA's product by its order of sums, which changes some bits of a large product."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal((256, 1024)).astype(np.float32) for _ in range(2))
     left, right = (tensor(a, *MODES[3]) for a in (x, w))
@@ -127,7 +127,7 @@ def test_gradients_and_batches(mode: ScalingMode, dtype: str) -> None:
     with product_mode("fast"):
         found = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(w, stack)
     for got, want, item in zip(found, wanted, stack, strict=True):
-        # Sums of M values of x times 1, which quantizing at most doubles, in two orders.
+        # Two sums, in different orders, of M values of x times 1; quantizing at most doubles them.
         sums = M * 2 * float(jnp.abs(item).max())
         np.testing.assert_allclose(got, want, atol=2 * (M + 8) * 2.0**-24 * sums)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public functions give the NumPy face's bytes, for every mode, layout, dtype and split."""
+"""Compares the public functions with the NumPy face, for every mode, layout, dtype and split."""
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def test_tile_rows_of_unequal_magnitude_keep_their_scales() -> None:
         jnp.asarray(x),
         make(ScalingMode.NVFP4_2D_SCALING, "float4_e2m1fn", QuantizeLayout.ROWWISE_COLWISE),
     )
-    # Amaxes are powers of two of each other, so every value is one that codes and scales can say.
+    # The ratios of amaxes are powers of two, so that codes and scales represent every value.
     np.testing.assert_array_equal(np.asarray(tensor.dequantize()), x)
 
 
@@ -96,12 +96,12 @@ def test_hadamard_transform_of_columns(layout: QuantizeLayout) -> None:
     assert_numpy_bytes(tensor, x, quantizer)
     colwise = halves(tensor)["columnwise"]
     assert colwise.has_rht_applied
-    # Back through the inverse: within two steps of a 4-bit code and a narrow scale of the group.
+    # The inverse transform restores groups of 16 items.
     back = np.asarray(colwise.dequantize(), np.float32).T.reshape(4, 16, 128)
     error = np.abs(back - x.astype(np.float32).reshape(4, 16, 128)).max(1)
     energy = np.sqrt((x.astype(np.float32).reshape(4, 16, 128) ** 2).sum(1))
-    # Each of 16 transformed items is off by at most a sixth of the largest, which the energy
-    # bounds; the inverse adds 16 of them, a quarter each.
+    # Each of 16 transformed items errs by at most a sixth of the largest one, which the energy
+    # bounds. The inverse adds 16 of them, a quarter of each.
     assert (error <= energy / 6 * 4 + 1e-6).all()
 
 
@@ -134,7 +134,7 @@ def test_without_a_quantizer() -> None:
 def test_an_amax_that_is_known_is_taken() -> None:
     x = jnp.asarray(hostile((32, 64)))
     quantizer = make(ScalingMode.CURRENT_TENSOR_SCALING, "float8_e4m3fn", QuantizeLayout.ROWWISE)
-    # Zero too is an amax: the scale of it is 1.
+    # An amax of zero is used too; its scale is 1.
     for amax, scale in [(896.0, 0.5), (0.0, 1.0)]:
         tensor = quantize(NoScaleTensor(x, jnp.asarray([amax], jnp.float32)), quantizer)
         assert float(tensor.scale_inv[0]) == 1 / scale
@@ -142,7 +142,7 @@ def test_an_amax_that_is_known_is_taken() -> None:
 
 
 def test_delayed_scaling_over_time() -> None:
-    """Against a model by hand: slot 0 is empty, the newest stands last, the scale lags a step."""
+    """Compares with a model: slot 0 is empty, the newest amax is last, the scale is a step late."""
     for algo in ("max", "most_recent"):
         quantizer = DelayedScaleQuantizer(
             jnp.float8_e4m3fn, margin=1.0, amax_history=jnp.zeros((3,), jnp.float32)

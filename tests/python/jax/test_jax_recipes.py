@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes in JAX: what each means for a layer, autocast, and sets of quantizers."""
+"""Tests recipes in JAX: the meaning of each for a layer, autocast, and sets of quantizers."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -259,13 +259,13 @@ def test_a_layer_follows_the_recipe(made: recipe.Recipe) -> None:
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(x, kernel)
     plain = jax.value_and_grad(lambda x, k: (x @ k).astype(jnp.float32).var(), (0, 1))
     expected, wanted = plain(x, kernel)
-    # Four bits leave an error of less than a seventh of each operand, and sqrt(2) times that of the
-    # product. Such an error adds its square to the variance; as it is independent of the product,
+    # Codes of four bits err by less than a seventh of each operand, and products by sqrt(2) times
+    # that. The error adds its square to the variance. It is independent of the product, so that
     # their correlation over all items is below 4 / sqrt(items).
     error = np.sqrt(2) / 7
     np.testing.assert_allclose(value, expected, rtol=error**2 + 2 * error * 4 / np.sqrt(x.size))
     for found, want in zip(gradients, wanted, strict=True):
         found, want = (np.asarray(g, np.float64).ravel() for g in (found, want))
-        # An independent error of sqrt(2) / 7 leaves a cosine of 0.98; that of the incoming
-        # gradient, which the forward pass computed, is of the same size and leaves 0.96.
+        # An independent error of sqrt(2) / 7 leaves a cosine of 0.98. The incoming gradient, which
+        # the forward pass computed, has an error of the same size, which leaves 0.96.
         assert found @ want / np.linalg.norm(found) / np.linalg.norm(want) > 0.95

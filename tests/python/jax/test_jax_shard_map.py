@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shard_map with its check of types: results vary over the axes that an operand varies over."""
+"""Tests shard_map with its check of types: results vary over the axes of their operands."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ def mapped(
 
 
 def varies_over(value: object) -> set[str]:
-    """The axes that every array of `value` varies over."""
+    """Returns the axes that every array of `value` varies over."""
     axes = {axes_of_type(jax.typeof(leaf)) for leaf in jax.tree.leaves(value)}
     assert len(axes) == 1
     return set(axes.pop())
@@ -194,7 +194,7 @@ def test_gradients_of_fake_quantize(by: str) -> None:
 @pytest.mark.parametrize("mode", [MXFP8, DELAYED])
 def test_gradients_of_a_layer_add_up_over_devices(mode: ScalingMode) -> None:
     random = np.random.default_rng(3)
-    # Integers that e4m3 has under any scale that is a power of two, and whose sums are exact.
+    # Integers that E4M3 represents under any power-of-two scale, and whose sums are exact.
     x, kernel = (random.integers(-2, 3, s).astype(np.float32) for s in ((128, 64), (64, 32)))
     weights = random.integers(-2, 3, (128, 32)).astype(np.float32)
     sets = QuantizerFactory.create_set(1, mode, E4M3, E4M3)
@@ -286,7 +286,7 @@ def test_a_varying_random_state_makes_the_result_vary() -> None:
     together = np.asarray(mapped(values)(state)).reshape(4, 32, 64)
     for device in range(4):
         assert together[device].tobytes() == np.asarray(values(state[device])).tobytes()
-    # x is the same on all devices, so that its gradient is the sum of theirs.
+    # x is the same on all devices, so that its gradient is the sum of the devices' gradients.
     np.testing.assert_array_equal(mapped(gradient, outs=P())(state), np.full((32, 64), 4))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizing arrays that lie on several devices: the same bytes, and spread where blocks allow."""
+"""Tests quantizing arrays on several devices: same bytes, and sharded where blocks allow it."""
 
 import functools
 
@@ -36,7 +36,7 @@ def put(x: np.ndarray, mesh: Mesh, spec: P) -> jax.Array:
 
 
 def spread(array: jax.Array) -> tuple[int, ...]:
-    """The shape that one device holds."""
+    """Returns the shape of the part on one device."""
     return array.sharding.shard_shape(array.shape)
 
 
@@ -113,7 +113,7 @@ def test_dbias_adds_up_over_devices(spec: P) -> None:
         lambda a: quantize_dbias(a, make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", BOTH))
     )
     tensor, dbias = run(put(x, mesh_of(8), spec))
-    # Integers below 2^24 in sum: float32 adds them exactly in any order.
+    # Sums of integers below 2^24 are exact in float32 in any order.
     np.testing.assert_array_equal(np.asarray(dbias), x.sum(0))
     assert spread(dbias) == ((64,) if "model" in spec else (128,))
     assert_numpy_bytes(tensor, x, make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", BOTH))
@@ -245,8 +245,8 @@ def test_a_layer_on_data_and_model_axes(mode: ScalingMode) -> None:
     )
     alone = run(*map(jnp.asarray, (x, kernel, gradient)))
     for a, b in zip(together, alone, strict=True):
-        # The same values in another order of float32 additions: up to 256 products of at most 9,
-        # two more roundings for values of codes under scales that are no powers of two.
+        # Float32 additions in another order: up to 256 products of at most 9, and two more
+        # roundings for values under scales that are not powers of two.
         bound = (256 + 2) * 2**-24 * 9 * 256
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=bound)
     assert spread(together[0]) == (64, 64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharding by names, and the rules that a mode gives to partitioners."""
+"""Tests sharding by names, and the rules that a mode gives to partitioners."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_rules_describe_the_shapes(
         if not there:
             assert len(spec) == 1 and spec[0].startswith(BATCHING)
             continue
-        # A dimension of one block has a factor of its own, of size 1.
+        # A dimension of one block has a separate factor, of size 1.
         assert tuple(size_of(entry, sizes | {e: 1 for e in spec if e not in sizes
                      and isinstance(e, str)}) for entry in spec) == wanted  # fmt: skip
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training example learns, under every recipe, and says so."""
+"""Tests that the training example learns under every recipe, and its output."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def test_a_few_steps(tmp_path: Path) -> None:
     rows = re.findall(r"^(.+?) +(\d\.\d+) +(\d\.\d+) +([+-]\d\.\d+)", done.stdout, re.MULTILINE)
     assert [row[0] for row in rows] == recipes
     for _, first, last, over in rows:
-        # Of 96 kinds of characters a uniform guess costs log(96) = 4.56; four steps find the
+        # A uniform guess among 96 kinds of characters costs log(96) = 4.56. Four steps find the
         # frequent ones under every recipe.
         assert float(last) < 4.3 < float(first) and abs(float(over)) < 0.2
     assert plot.read_bytes().startswith(b"\x89PNG")

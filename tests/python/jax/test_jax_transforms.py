@@ -54,7 +54,7 @@ def test_vmap_gives_each_item_its_own_scales(mode: ScalingMode, dtype: str) -> N
     def run(a: jax.Array) -> tuple[ScaledTensor, jax.Array]:
         return quantize_dbias(a, make(mode, dtype, BOTH))
 
-    axis = MODES.index((mode, dtype)) % 3  # each place of the batch with some modes
+    axis = MODES.index((mode, dtype)) % 3  # some modes for each axis of the batch
     together = jax.jit(jax.vmap(run, axis))(jnp.asarray(np.moveaxis(x, 0, axis)))
     for i, item in enumerate(x):
         for whole, alone in zip(
@@ -83,7 +83,7 @@ def test_gradients_pass_straight_through(
 ) -> None:
     x = jnp.asarray(hostile((64, 32), "float32"))
     weights = jnp.asarray(np.random.default_rng(0).standard_normal((64, 32)), jnp.float32)
-    # The quantizer's columns run along rows: the values come back in the layout of x.
+    # Columnwise codes may be transposed; fake_quantize returns values in the layout of x.
     values = nfj.fake_quantize(x, make(mode, dtype, layout))
     whole = quantize(x, make(mode, dtype, BOTH))
     column = halves(whole)["columnwise"]
@@ -138,7 +138,7 @@ def test_checkpoint(mode: ScalingMode, dtype: str) -> None:
         return jnp.sum(nfj.fake_quantize(jnp.tanh(a), make(mode, dtype, BOTH)) ** 2)
 
     plain, again = jax.grad(loss)(x), jax.grad(jax.checkpoint(loss))(x)
-    # tanh' made again by the same operations, but perhaps fused otherwise: a rounding or two.
+    # tanh' is computed again by the same operations, perhaps fused differently: a rounding or two.
     np.testing.assert_allclose(plain, again, rtol=2**-21)
 
 
@@ -239,7 +239,7 @@ def test_tensors_and_quantizers_are_pytrees(mode: ScalingMode, dtype: str) -> No
 
 
 def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
-    """1 == True when JAX looks up what it compiled; each attribute has one type here."""
+    """Passes equal attributes of other types, which JAX finds in its cache: 1 == True."""
     x = hostile((32, 64))
     for axis, is_dbias in ((1, True), (np.int32(1), 1), (np.int64(1), np.True_)):
         quantizer = make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", BOTH)

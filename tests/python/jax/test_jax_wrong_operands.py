@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products refuse operands of unequal sizes and arguments that are no quantizers or sets."""
+"""Tests that products refuse operands of unequal sizes, and wrong quantizers or sets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers in the wrong place, of the wrong mode or without what they need are refused."""
+"""Tests that quantizers of a wrong kind or mode, or without their state, are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that ComfyUI's kernels make, in files as it describes them: our values are theirs."""
+"""Reads weights of ComfyUI's kernels in files of its form, and compares the values with its own."""
 
 from __future__ import annotations
 

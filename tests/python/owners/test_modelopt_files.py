@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that ModelOpt exports: our values are those of its tensors, bit for bit."""
+"""Reads folders that ModelOpt exports, and compares the values with its tensors, bit for bit."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_we_write_is_described_as_they_do(name: str, tmp_path: Path) -> Non
     run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", CASES[name][1],
         "--convention", "modelopt")  # fmt: skip
     described = json.loads((tmp_path / "ours" / "hf_quant_config.json").read_text())
-    # weights alone: ModelOpt has NVFP4 without scales of activations under another name
+    # Only weights are quantized: ModelOpt has another name for NVFP4 without input scales.
     algorithm = {"NVFP4": "W4A16_NVFP4"}.get(name, name)
     assert described["quantization"]["quant_algo"] == algorithm
     assert described["quantization"]["exclude_modules"] == ["lm_head", "model.embed_tokens"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in other conventions, read by the library that owns each: their logits are ours."""
+"""Loads models in other conventions by the libraries that own them; compares logits with ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = [kind for kind in CONFIGS if kind != "gpt-oss"]
 
 
 def owner_model(kind: str, folder: Path) -> Any:
-    """The model as the owner's loader gives it, on the CPU."""
+    """Returns the model that the owner's loader loads, on the CPU."""
     model = loader(kind).from_pretrained(folder)
     assert model.is_quantized or not hasattr(model, "hf_quantizer")
     return model

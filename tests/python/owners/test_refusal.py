@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers without `import narrowfloat.transformers` must not load a folder of ours."""
+"""Tests that transformers without `import narrowfloat.transformers` refuses our folders."""
 
 from __future__ import annotations
 

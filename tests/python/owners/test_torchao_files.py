@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that torchao makes: our values are those of its tensors, bit for bit."""
+"""Reads files that torchao makes, and compares the values with its tensors, bit for bit."""
 
 from __future__ import annotations
 

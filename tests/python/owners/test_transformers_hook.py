@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import narrowfloat.transformers`: from_pretrained and save_pretrained of our own folders."""
+"""Tests `import narrowfloat.transformers`: from_pretrained and save_pretrained of our folders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCHEMES = ["fp8_e4m3", "fp8_block128x128_e4m3", "mxfp8_e4m3", "nvfp4", "nvfp4_2d
 
 
 def stored(folder: Path) -> tuple[dict[str, tuple], dict[str, str]]:
-    """Type, shape and bytes of every tensor of a folder, and its metadata."""
+    """Returns type, shape and bytes of every tensor of a folder, and the folder's metadata."""
     tensors, metadata = {}, {}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
@@ -85,7 +85,7 @@ def test_the_bias_of_a_head_that_is_tied_to_a_quantized_weight_stays(tmp_path: P
     model = CTRLLMHeadModel(config)
     torch.nn.init.normal_(model.lm_head.bias)
     model.save_pretrained(tmp_path / "float")
-    # An embedding, which is quantized on request alone.
+    # An embedding is quantized only on request.
     selected = "--scheme", "mxfp8_e4m3", "--include", "transformer.w.weight"
     run("quantize", tmp_path / "float", tmp_path / "ours", *selected)
     run("dequantize", tmp_path / "ours", tmp_path / "plain")

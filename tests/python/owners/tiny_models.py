@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models with random weights, as transformers saves them, and what they compute."""
+"""Writes small models with random weights by transformers, and computes their logits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 
 def loader(kind: str) -> Any:
-    """The class whose from_pretrained() loads that model."""
+    """Returns the class whose from_pretrained() loads that model."""
     return AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that run in a process of their own, beside a package that looks as TransformerEngine."""
+"""Runs programs in separate processes, with a package that looks like TransformerEngine."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from lookalike import PACKAGE, Run, write
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder of packages that holds the look-alike."""
+    """Returns a folder of packages that contains the look-alike."""
     folder = tmp_path / "site"
     write(folder, PACKAGE)
     return folder

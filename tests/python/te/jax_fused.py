@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds TransformerEngine's norms, activations and softmax for JAX to values float32 has exactly.
+"""Compares TransformerEngine's norms, activations and softmax for JAX with exact float32 values.
 
 usage: jax_fused.py NAME...   (with several devices, for `sharded_fused`)
 
-Most values need more digits than bfloat16 has: codes and amaxes show where they were rounded.
+Most values need more digits than bfloat16 has, so that codes and amaxes show the roundings.
 """
 
 import narrowfloat.te  # isort: skip  (first: it makes the next import work)
@@ -31,13 +31,13 @@ ROWS, COLUMNS = 128, 256
 
 
 def normalizable() -> np.ndarray:
-    """Rows of mean 0 and mean square 16: their norm is a quarter of them, exactly."""
+    """Returns rows of mean 0 and mean square 16, whose normalized values are exactly a quarter."""
     few = RANDOM.permuted(np.tile([7.0, 7, 5, 2, 1, 0, 0, 0], (ROWS, COLUMNS // 16)), axis=1)
     return RANDOM.permuted(np.concatenate([few, -few], axis=1), axis=1).astype(np.float32)
 
 
 def parameter() -> np.ndarray:
-    """Values of 8 digits, the first of which is 1: as bfloat16 has them."""
+    """Returns values of 8 binary digits, from 1 up to 2, which bfloat16 represents."""
     return (1 + RANDOM.integers(0, 128, COLUMNS) / 128).astype(np.float32)
 
 
@@ -64,7 +64,7 @@ def same(found: jax.Array, expected: np.ndarray) -> None:
 
 
 def is_mxfp8_of(tensor: te.ScaledTensor2x, values: np.ndarray) -> None:
-    """Both directions of a tensor have the codes and scales of the values."""
+    """Checks that both directions of a tensor have the codes and scales of the values."""
     expected = nf.quantize(values, "mxfp8_e4m3", columnwise=True).buffers
     found = {"rowwise": tensor.rowwise_tensor, "columnwise": tensor.colwise_tensor}
     for name, part in found.items():
@@ -73,12 +73,12 @@ def is_mxfp8_of(tensor: te.ScaledTensor2x, values: np.ndarray) -> None:
 
 
 def is_scaled(tensor: te.ScaledTensor1x, values: np.ndarray) -> None:
-    """A tensor of scale 1 has the codes of the values."""
+    """Checks that a tensor of scale 1 has the codes of the values."""
     same(tensor.data, np.float32(values).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
 
 
 def norms() -> None:
-    """MXFP8 and a given scale get the float32 values, everything else the rounded ones."""
+    """Checks that MXFP8 and a given scale get float32 values, and other results rounded ones."""
     x, gamma, beta = normalizable(), parameter(), parameter()
     for centered in (True, False):
         weight = rounded(gamma - 1) if centered else gamma
@@ -102,7 +102,7 @@ def norms() -> None:
 
 
 def norm_gradients() -> None:
-    """Gradients are float32 until the end, from the statistics that the forward pass kept."""
+    """Checks that gradients are float32 until the end, from statistics of the forward pass."""
     x, gamma, dz = normalizable(), parameter(), integers(ROWS, COLUMNS)
     zeros, quarters = np.zeros(ROWS, np.float32), np.full(ROWS, 0.25, np.float32)
     exact = [of.astype(np.float64) for of in (x, gamma, dz)]
@@ -123,7 +123,7 @@ def norm_gradients() -> None:
 
 
 def check_gradient(found: jax.Array, exact: np.ndarray, weighted: np.ndarray) -> None:
-    """The result is rounded to bfloat16 once; before, means add COLUMNS terms in float32.
+    """Checks that the result is rounded to bfloat16 once, after float32 means of COLUMNS terms.
 
     Normalized values are below 2 and have mean square 1, so that the parts are below 4 times the
     largest weighted gradient; the deviation is a quarter.
@@ -135,7 +135,7 @@ def check_gradient(found: jax.Array, exact: np.ndarray, weighted: np.ndarray) ->
 
 
 def activations() -> None:
-    """MXFP8 gets rounded values, a given scale the float32 ones, and amaxes are of the latter."""
+    """Checks that MXFP8 quantizes rounded values, and that given scales and amaxes use float32."""
     both = integers(ROWS, 2, COLUMNS) / 64
     x, gate = both[:, 0], both[:, 1]
     value = np.square(np.maximum(x, 0)) * gate
@@ -157,7 +157,7 @@ def activations() -> None:
 
 
 def gradients() -> None:
-    """The sums of a bias are of float32 values, the codes of MXFP8 of rounded ones."""
+    """Checks that the sums of a bias add float32 values, and that MXFP8 quantizes rounded ones."""
     x, dz = integers(ROWS, 1, COLUMNS), integers(ROWS, COLUMNS)
     value = 2 * np.maximum(x, 0) * dz[:, None] + 0.0  # -0 becomes 0
     sums = value.sum(0)
@@ -174,7 +174,7 @@ def gradients() -> None:
 
 
 def clamped() -> None:
-    """Where a value equals the limit its gradient passes, beyond it does not."""
+    """Checks that a gradient passes if the value equals the limit, and not beyond the limit."""
     params = ActivationParams.create(
         ("clamped_silu", "clamped_linear"), limit=2.0, alpha=0.0, glu_linear_offset=1.0
     )
@@ -189,7 +189,7 @@ def clamped() -> None:
 
 
 def softmaxes() -> None:
-    """Equal scores share 1, which is rounded once; what a kernel refuses is refused."""
+    """Checks that equal scores share 1 equally, rounded once, and that kernels refuse a shape."""
     keys, factor = 32, 0.125
     ones = jnp.ones((1, 4, keys, keys), jnp.bfloat16)
     mask = np.zeros((1, 1, keys, keys), np.uint8)
@@ -222,9 +222,9 @@ def softmaxes() -> None:
 
 
 def sharded_fused() -> None:
-    """Rows over several devices have the codes of one device, and the amax and sums of all."""
+    """Checks that rows on several devices have one device's codes, and the amax and sums of all."""
     x, gamma, beta = normalizable(), parameter(), parameter()
-    # The sums of 32 and of 128 rows are below 256, so that bfloat16 has them.
+    # Sums of 32 and of 128 rows are below 256, so that bfloat16 represents them.
     both = RANDOM.integers(-1, 2, (ROWS, 1, COLUMNS)).astype(np.float32)
     dz = RANDOM.choice([-0.5, 0.5], (ROWS, COLUMNS))
     both[100, 0, 5] = 9  # the largest value is on one device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares TransformerEngine's products for JAX with ours; prints what was compared.
+"""Compares TransformerEngine's products for JAX with ours; prints the names of the checks.
 
 usage: jax_products.py NAME...   (with several devices, for `sharded`)
 """
@@ -8,7 +8,7 @@ import narrowfloat.te  # isort: skip  (first: it makes the next import work)
 import os
 import sys
 
-os.environ["NVTE_JAX_CUSTOM_CALLS"] = "true"  # what the CPU has nothing for stays off all the same
+os.environ["NVTE_JAX_CUSTOM_CALLS"] = "true"  # operations without a CPU implementation stay off
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def set_of(package: object, mode: str, **options: object) -> object:
 
 
 def products() -> None:
-    """Every layout of operands has the bytes of narrowfloat's."""
+    """Checks that every layout of operands gives narrowfloat's bytes."""
     layouts = [((1,), (0,)), ((1,), (1,)), ((0,), (0,)), ((0,), (1,))]
     for mode in MODES:
         for lhs_dims, rhs_dims in layouts:
@@ -70,7 +70,7 @@ def products() -> None:
 
 
 def nvfp4() -> None:
-    """The amaxes multiply the sum, where ours multiply each scale."""
+    """Checks a bound, because here amaxes multiply the sum, and in our products each scale."""
     quantizers = te.QuantizerFactory.create(
         2, te.ScalingMode.NVFP4_1D_SCALING, jnp.float4_e2m1fn, te.QuantizeLayout.ROWWISE
     )
@@ -80,14 +80,14 @@ def nvfp4() -> None:
     found = tex.gemm(left, right, contracting_dims=((1,), (1,)), bias=BIAS)
     a, b = (np.asarray(of.dequantize(), np.float64) for of in (left, right))
     exact, most = a @ b.T + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b.T)
-    # dequantize() rounds each value to bfloat16, by 2**-8 of it, and the product is rounded to it.
+    # dequantize() rounds each value to bfloat16, by 2**-8 of it, and the product is rounded too.
     error = 2 * 2.0**-8 * most * (1 + 2.0**-8)
     bound = error + 2.0**-8 * (np.abs(exact) + error)
     assert (np.abs(np.asarray(found, np.float64) - exact) <= bound).all()
 
 
 def groups() -> None:
-    """A layer of groups and its gradients, of which one group is empty, have our bytes."""
+    """Checks that a layer of groups, one of them empty, and its gradients have our bytes."""
     sizes = jnp.asarray(SIZES, jnp.int32)
     for mode in MODES:
         found = []
@@ -106,7 +106,7 @@ def groups() -> None:
 
 
 def plain() -> None:
-    """Computes products as XLA does, of values in float32 until the end, and largest entries."""
+    """Checks plain products, which are float32 until the end as XLA's, and the largest entries."""
     y = tex.gemm(X, W, bias=BIAS, contracting_dims=((1,), (0,)))
     a, b = (np.asarray(of, np.float64) for of in (X, W))
     exact, most = a @ b + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b) + 1
@@ -120,7 +120,7 @@ def plain() -> None:
 
 
 def sharded() -> None:
-    """A layer over several devices has the bytes of one device where nothing is summed across."""
+    """Checks that a layer on several devices has one device's bytes if no sum crosses devices."""
     mesh = jax.make_mesh((2, 2), ("dp", "tp"))
     places = [jax.sharding.PartitionSpec(*names) for names in (("dp", None), (None, "tp"), ("tp",))]
     onto = [jax.sharding.NamedSharding(mesh, place) for place in places]
@@ -161,7 +161,7 @@ def sharded() -> None:
 
 
 def modes() -> None:
-    """A product has the mode that it was traced in, wherever it is lowered and partitioned."""
+    """Checks that a product has the mode of its trace, wherever it is lowered and partitioned."""
     mesh = jax.make_mesh((4,), ("dp",))
     rows, whole = (
         jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))

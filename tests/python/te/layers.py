@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's modules and recipes, as the tests of training run them."""
+"""Makes TransformerEngine's modules and recipes, and trains them for tests."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ BF16 = torch.bfloat16
 
 
 def current_scaling(role: object) -> te.Quantizer:
-    """Returns the quantizer of one tensor, as a custom recipe asks for it."""
+    """Returns the quantizer of the tensor with this role, for a custom recipe."""
     dtype = te.DType.kFloat8E5M2 if "grad" in str(role) else te.DType.kFloat8E4M3
     return te.Float8CurrentScalingQuantizer(dtype, device="cpu")
 
@@ -99,7 +99,7 @@ def forward(module: torch.nn.Module, x: torch.Tensor, chosen: Any) -> torch.Tens
 
 
 def sample() -> torch.Tensor:
-    """Returns an input that wants a gradient."""
+    """Returns an input that requires a gradient."""
     return torch.randn(TOKENS, BATCH, WIDTH).to(BF16).requires_grad_()
 
 

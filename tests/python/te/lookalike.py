@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that begins as TransformerEngine does, without what comes after."""
+"""Writes a package that begins like TransformerEngine and has nothing else."""
 
 import subprocess
 import textwrap
@@ -8,8 +8,8 @@ from pathlib import Path
 
 Run = Callable[..., subprocess.CompletedProcess]
 
-# How TransformerEngine's own modules begin: a search for libraries, a native module, CUDA. Nothing
-# imports PyTorch until it is asked, since that takes seconds.
+# The beginnings of TransformerEngine's modules: a search for libraries, a native module, CUDA.
+# PyTorch is imported only on use, because its import takes seconds.
 PACKAGE = {
     "transformer_engine/__init__.py": """
         import transformer_engine.common

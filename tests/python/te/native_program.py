@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares bytes of TransformerEngine's classes with ours; prints how many pairs it tried."""
+"""Compares bytes of TransformerEngine's classes with ours; prints the number of compared pairs."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def same_buffers(ours: object, hosts: object) -> None:
             assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8)), buffer.name
 
 
-set_non_tn_fp8_gemm_supported(True)  # as generation 10.0, whose rules TransformerEngine's have
+set_non_tn_fp8_gemm_supported(True)  # as on generation 10.0, like TransformerEngine's classes
 torch.manual_seed(0)
 random = torch.randn(128, 256)
 tried = 0
@@ -61,7 +61,7 @@ for name, dtype in itertools.product(PAIRS, (torch.bfloat16, torch.float16)):
             assert torch.equal(groups[0].rowwise_data, groups[1].rowwise_data), name
     tried += 1
 
-# Only some shapes have swizzled scales before they are filled; all have them afterwards.
+# Only some shapes have swizzled scales before the tensor is filled; all have them afterwards.
 nvfp4 = te.NVFP4Quantizer(with_2d_quantization=True)
 ours = tensor.NVFP4Quantizer(with_2d_quantization=True)
 nvfp4.optimize_for_gemm = ours.optimize_for_gemm = True

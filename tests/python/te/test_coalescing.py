@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives that a program batches: gloo corrupts a batch of several dtypes."""
+"""Tests collectives that a program batches, because gloo corrupts a batch of several dtypes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from lookalike import Run, write
 from narrowfloat.te import runtime
 
-# The second process is late: the first one's results are there when wait() returns, not before.
+# The second process is late, so that the first one has its results only when wait() returns.
 PROGRAM = """
     import time
     import torch
@@ -41,7 +41,7 @@ PROGRAM = """
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """A group of this process alone."""
+    """Makes a group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's own debug features run on the CPU, in the host that loads them by path."""
+"""Tests TransformerEngine's own debug features on the CPU, in the host that loads them by path."""
 
 import re
 from importlib.util import find_spec

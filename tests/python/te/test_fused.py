@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that a GPU's compiler fuses round their results alone, as one kernel does."""
+"""Tests that functions which a GPU's compiler fuses round only their results, like one kernel."""
 
 import narrowfloat.te  # noqa: F401  before TransformerEngine
 import pytest
@@ -58,7 +58,7 @@ def test_a_residual_is_added_before_rounding(training: bool) -> None:
 
 
 def test_an_mlp_has_the_bytes_of_its_activation_alone() -> None:
-    """The same layer where TransformerEngine fuses GELU and where it calls the native module."""
+    """Compares a layer whose GELU TransformerEngine fuses with calls of the native module."""
     torch.manual_seed(0)
     module = te.LayerNormMLP(64, 128, bias=False, params_dtype=BF16)
     x = torch.randn(16, 64, dtype=BF16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The import of a package that looks as TransformerEngine: what happens, and what does not."""
+"""Tests the import of a package that looks like TransformerEngine, and its effects elsewhere."""
 
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def test_variables_of_the_user_are_kept(run: Run) -> None:
 
 
 def test_no_backend_of_attention_is_chosen_by_a_variable(run: Run) -> None:
-    """Megatron refuses values other than its own."""
+    """Checks that these variables stay unset: Megatron refuses values other than its own."""
     names = "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"
     assert run("-c", START + f"import os; print(*map(os.getenv, {names}))").stdout == (
         "None None None\n"

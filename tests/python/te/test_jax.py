@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's flax modules train on the CPU, and what stands for JAX's functions."""
+"""Trains TransformerEngine's flax modules on the CPU; tests replacements of JAX's functions."""
 
 import importlib.util
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's own modules train on the CPU, under every recipe."""
+"""Trains TransformerEngine's own modules on the CPU under every recipe."""
 
 import io
 import math
@@ -46,8 +46,8 @@ def test_a_module_trains_and_repeats_itself(module: str, recipe: str) -> None:
 def test_a_recipe_changes_the_output_as_much_as_its_codes_do(recipe: str) -> None:
     exact, quantized = train("Linear", "none", 1).output, train("Linear", recipe, 1).output
     error = (quantized.float() - exact.float()).norm() / exact.float().norm()
-    # Independent roundings of both factors: codes of 3 bits of mantissa err by 2^-4 at most and
-    # 0.026 in the root mean square, of 1 bit by four times as much; sums keep the ratio.
+    # Independent roundings of both factors. Codes with 3 mantissa bits err by 2^-4 at most and
+    # by 0.026 in the root mean square, with 1 bit by four times as much. Sums keep the ratio.
     assert 0.01 < error < (0.2 if recipe == "nvfp4" else 0.05)
 
 
@@ -85,7 +85,7 @@ def test_a_checkpointed_layer_gives_the_same_gradients(recipe: str, reentrant: b
     gradients = []
     for wrap in (False, True):
         torch.manual_seed(2)
-        # Its activation is not GELU, which TransformerEngine fuses with a bias except here.
+        # Not GELU, which TransformerEngine fuses with a bias, except in some checkpoints.
         module, chosen, x = llama_layer(), RECIPES[recipe](), sample()
         with te.autocast(enabled=chosen is not None, recipe=chosen):
             y = te.checkpoint(module, x, use_reentrant=reentrant) if wrap else module(x)
@@ -141,7 +141,7 @@ def test_graphs_are_refused_by_name() -> None:
 
 
 def test_modules_cast_native_parameters_beside_transformer_engine() -> None:
-    """TransformerEngine's import replaces torch.nn.Module.float(); tensors of ours keep bytes."""
+    """Checks that our tensors keep their bytes after TransformerEngine replaces Module.float()."""
     from narrowfloat.pytorch import DType, MXFP8Quantizer
 
     quantizer, module = MXFP8Quantizer(DType.kFloat8E4M3), torch.nn.Module()

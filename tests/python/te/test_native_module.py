@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native module's entries on TransformerEngine's own classes."""
+"""Tests the native module's functions on TransformerEngine's own classes."""
 
 import importlib.util
 from pathlib import Path

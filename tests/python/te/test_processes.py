@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a rewritten program starts, and what they send to each other."""
+"""Tests processes that a rewritten program starts, and the objects that they send."""
 
 from pathlib import Path
 
 import pytest
 from lookalike import Run, write
 
-# Imported before narrowfloat.te runs the script, multiprocessing has bound another main module.
+# The test imports multiprocessing before narrowfloat.te runs: it then has another main module.
 SPAWNING = """
     '''Starts processes.'''
     import multiprocessing
@@ -61,7 +61,7 @@ def test_processes_of_multiprocessing_run_the_rewritten_script(
 
 
 def test_a_launcher_finds_the_program_by_its_name(run: Run, tmp_path: Path) -> None:
-    """Launchers such as Lightning's start `python -m NAME` by the name of the main module."""
+    """Starts `python -m NAME` by the main module's name, as launchers such as Lightning's do."""
     write(
         tmp_path,
         {

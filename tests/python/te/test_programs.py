@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts and tests that were written for CUDA, run by the runner and by pytest's plugin."""
+"""Runs scripts and tests that were written for CUDA, by the runner and by pytest's plugin."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of rewriting, one by one, on the source that they are for."""
+"""Tests each rule of rewriting on the source code that it is for."""
 
 import ast
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that rewritten modules call in place of PyTorch's."""
+"""Tests functions that rewritten modules call in place of PyTorch's."""
 
 from io import BytesIO
 from types import ModuleType, SimpleNamespace
@@ -18,7 +18,7 @@ HALF = torch.float16
 
 @pytest.fixture
 def te() -> ModuleType:
-    """TransformerEngine's own classes."""
+    """Returns TransformerEngine's own classes."""
     return pytest.importorskip(
         "transformer_engine.pytorch", reason="TransformerEngine is not installed"
     )
@@ -142,7 +142,7 @@ def test_the_module_of_a_device_is_the_stand_in() -> None:
 
 
 class Own:
-    """Has methods and a field named as those of tensors."""
+    """Has methods and a field with the names of tensors' methods and fields."""
 
     is_cuda = "field"
 

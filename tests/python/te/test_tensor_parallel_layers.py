@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's tensor parallelism over gloo, in processes that a CUDA program starts."""
+"""Tests TransformerEngine's tensor parallelism over gloo, in processes of a CUDA program."""
 
 from importlib.util import find_spec
 from pathlib import Path

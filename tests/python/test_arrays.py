@@ -27,7 +27,7 @@ def same_buffers(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> bool:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> np.ndarray:
-    """Views of any rank, order, stride and sign of stride over random bits."""
+    """Draws views of any rank, order, stride and sign of stride over random bits."""
     shape = draw(st.lists(st.integers(0, 40), min_size=0, max_size=3).map(tuple))
     dtype = draw(st.sampled_from(FLOATS))
     steps = [draw(st.sampled_from([1, 2, -1, -3])) for _ in shape]
@@ -43,7 +43,7 @@ def layouts(draw: st.DrawFn) -> np.ndarray:
 
 
 def assume_whole_bytes(x: np.ndarray, scheme: str, direction: str) -> None:
-    """Two codes of NVFP4 share a byte: lengths along blocks are even."""
+    """Assumes even lengths along blocks if the scheme packs two codes per byte."""
     rows, cols = x.size // (x.shape[-1] or 1) if x.ndim else 1, x.shape[-1] if x.ndim else 1
     odd = (direction != "columnwise" and cols % 2) or (direction != "rowwise" and rows % 2)
     assume(not ("fp4" in scheme and x.size and odd))
@@ -97,7 +97,7 @@ def test_a_scalar_array_is_one_by_one() -> None:
 
 
 def test_rows_of_contiguous_elements_are_not_copied() -> None:
-    # 64 MiB of rows that a copy would have to allocate; tracemalloc sees NumPy's allocations.
+    # A copy of the rows would allocate 64 MiB; tracemalloc sees NumPy's allocations.
     import tracemalloc
 
     x = np.broadcast_to(np.ones((1, 64), np.float32), (1 << 18, 64))
@@ -134,7 +134,7 @@ def test_ctypes_arrays_have_no_strides() -> None:
 
 
 class OnlyDlpack:
-    """A CPU tensor of another framework: DLPack and nothing else."""
+    """A CPU tensor of another framework that supports only DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

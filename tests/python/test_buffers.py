@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedTensor: its buffers, from_buffers, swizzling."""
+"""Tests QuantizedTensor: its buffers, from_buffers, swizzling."""
 
 import re
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_one_direction_is_enough_to_dequantize(scheme: str, direction: str) -> N
     q = nf.quantize(x, scheme, direction == "rowwise", direction == "columnwise")
     names = [f"{direction}_data", f"{direction}_scale_inv"]
     if "scale" not in q.buffers and f"amax_{direction}" in q.buffers:
-        names.append(f"amax_{direction}")  # NVFP4's scales stand under it
+        names.append(f"amax_{direction}")  # NVFP4's scales depend on it
     partial = {key: q.buffers[key] for key in names}
     for value in partial.values():
         value.flags.writeable = False

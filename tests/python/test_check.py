@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`check` looks at every buffer of this library's tensors, and at every float type."""
+"""Tests that `check` reads every buffer of this library's tensors, and every float type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALES = "scales that are NaN or infinite: 1"
 
 
 def weight(rows: int = 160, cols: int = 288) -> np.ndarray:
-    """Has no zeros but the first rows and columns."""
+    """Returns a matrix whose first 32 rows and columns are zeros, and no other item."""
     array = np.random.default_rng(2).uniform(1, 2, (rows, cols)).astype(np.float32)
     array[:32], array[:, :32] = 0, 0
     return array
@@ -92,8 +92,8 @@ def test_scales_in_another_order(scheme: str, tmp_path: Path) -> None:
 def test_scales_that_are_not_positive(scheme: str, direction: str, tmp_path: Path) -> None:
     path = quantized(tmp_path, f"{scheme}:columnwise=1", weight(256, 384))
     role, prefix = f"{direction}_scale_inv", "columnwise " if direction == "columnwise" else ""
-    place = (1, 1)  # rows and columns, or blocks and lines: the second line
-    if "1x128" in scheme:  # the first 32 lines are zeros
+    place = (1, 1)  # 128x128: row and column of the tile
+    if "1x128" in scheme:  # (block, line); the first 32 lines are zeros
         assert planted_zero_is_fine(path, role)
         place = (1, 40)
     assert planted(path, role, place, -1) == [f"{prefix}negative scales: 1"]

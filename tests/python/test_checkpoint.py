@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load() and save(): files of arrays and quantized tensors."""
+"""Tests load() and save(): files of arrays and quantized tensors."""
 
 import json
 import re
@@ -144,7 +144,7 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match=r"^'b'$"):
         loaded["b"]
     (tmp_path / "whole.safetensors").write_bytes(b"")
-    # Opened before: the file is another one now, and reading says so instead of returning bytes.
+    # The file changed after it was opened: reading raises an error instead of returning bytes.
     with pytest.raises(OSError, match=re.escape(str(tmp_path / "whole.safetensors"))):
         loaded["a"]
 

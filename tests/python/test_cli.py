@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as a user meets it: the built program, its output, its exit codes, its files."""
+"""Tests the command line as a user sees it: output, exit codes and files of the built program."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def test_quantize_and_back(model: Path, tmp_path: Path, scheme: dict, options: s
         if not name.endswith(TAKEN):
             assert tensors[name].tobytes() == x.tobytes()
             continue
-        # Half a step of a normal code, or of a subnormal one under a scale that is at most twice
-        # amax / max; and half a step of the type it is written in.
+        # Half a step of a normal code, or of a subnormal code under a scale of at most twice
+        # amax / max; and half a step of the type of the output.
         exact = x.astype(np.float64)
         step = float(format_of.smallest_subnormal) * 2 * np.abs(exact).max() / float(format_of.max)
         bound = np.maximum(np.abs(exact) * 2.0 ** -(format_of.nmant + 1), step / 2)
@@ -187,7 +187,7 @@ def test_the_file_holds_codes_and_scales(model: Path, tmp_path: Path):
         "spec": "mxfp8_e4m3", "shape": [96, 160], "dtype": "float32",
     }  # fmt: skip
     assert (metadata["format"], metadata["a"]) == ("pt", "b")
-    assert tensors[name].shape == (0,)  # which no loader takes for the weight
+    assert tensors[name].shape == (0,)  # so that no loader takes it for the weight
     codes, scales = tensors[f"{name}.rowwise_data"], tensors[f"{name}.rowwise_scale_inv"]
     assert codes.dtype == TYPES["F8_E4M3"] and scales.dtype == TYPES["F8_E8M0"]
     run("dequantize", out, tmp_path / "back", "--dtype", "f32")

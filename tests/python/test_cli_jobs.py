@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line on many files: shards, interruption, resuming, full disks, progress."""
+"""Tests the command line on many files: shards, interruption, resuming, full disks, progress."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_unfinished_job_is_resumed_and_leaves_no_record(tmp_path: Path):
     assert not [name for name in expected if name.startswith(".")]
     shutil.rmtree(out)
 
-    part = ("--part", "1/2")  # two of the four files; nobody does the others
+    part = ("--part", "1/2")  # two of the four files; no process writes the others
     assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
     (out / ".narrowfloat-1-0.partial").write_bytes(b"of a process that was killed")
     again = run_json(*args, "mxfp8_e4m3", *part)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line when a standard stream is closed, full, or a pipe that nobody reads."""
+"""Tests the command line if a standard stream is closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 

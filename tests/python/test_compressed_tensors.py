@@ -16,7 +16,7 @@ pytest.importorskip("compressed_tensors", reason="compressed-tensors is not inst
 
 
 def owner_weight(folder: Path) -> np.ndarray:
-    """The weight of the model's only layer, loaded and decompressed by compressed-tensors."""
+    """Returns the weight of the model's only layer, decompressed by compressed-tensors."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
     from safetensors.torch import load_file
@@ -44,6 +44,6 @@ def test_the_owner_reads_the_values_that_we_wrote(tmp_path: Path, scheme: str) -
     run("convert", ours, theirs, "--to", "compressed-tensors")
     run("dequantize", theirs, tmp_path / "values", "--dtype", "f32")
     values = read_model(tmp_path / "values")["a.weight"]
-    if scheme == "nvfp4":  # whose values its owner rounds to bfloat16, once
+    if scheme == "nvfp4":  # the owner rounds its values to bfloat16, once
         values = values.astype(BF16).astype(np.float32)
     np.testing.assert_array_equal(owner_weight(theirs), values)

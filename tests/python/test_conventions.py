@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in other projects' conventions: read, written and converted by the command line."""
+"""Reads, writes and converts checkpoints in other projects' conventions by the command line."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_convert_keeps_codes_and_scales(tmp_path: Path, name: str, to: str, form
     run("dequantize", tmp_path / "out", tmp_path / "back", "--dtype", "f32")
     found = read_model(tmp_path / "back")["a.weight"]
     if name.startswith("nv"):  # the reciprocal of the tensor's scale rounds once
-        # Two roundings more than the exact value, of half an ulp each: the reciprocal and its use.
+        # Two roundings of half an ulp each: the reciprocal, and the product with it.
         error = np.abs(found.astype(np.float64) - expected["a.weight"])
         assert np.all(error <= 2.0**-22 * np.abs(expected["a.weight"]))
     else:
@@ -219,7 +219,7 @@ def test_convert_keeps_codes_and_scales(tmp_path: Path, name: str, to: str, form
 
 @pytest.mark.parametrize("to", ["fp8", "modelopt", "compressed-tensors"])
 def test_one_scale_is_one_scale_however_small_the_matrix_is(tmp_path: Path, to: str) -> None:
-    """A matrix of at most 128x128 with one scale is a tile too; a model has one format."""
+    """Checks the one format of a model in which a matrix of at most 128x128 may also be a tile."""
     sizes = {"a": (128, 128), "b": (64, 128), "c": (200, 320)}
     tensors = {f"{name}.weight": codes(size) for name, size in sizes.items()}
     whole = {f"{name}.weight_scale": np.float32(0.3).reshape(()) for name in sizes}
@@ -253,7 +253,7 @@ PAIRS = [
 @pytest.mark.parametrize(("scheme", "one", "other"), PAIRS)
 def test_there_and_back_is_the_identity(tmp_path: Path, scheme: str, one: str, other: str) -> None:
     weight = np.random.default_rng(3).standard_normal((200, 320)).astype(np.float32)
-    name = "experts.0.w1.weight"  # of which alone DeepSeek-V4 has FP4
+    name = "experts.0.w1.weight"  # DeepSeek-V4 has FP4 for experts alone
     source = write_model(tmp_path / "in", [{name: weight}], {"dtype": "float32"})
     run("quantize", source, tmp_path / "one", "--scheme", scheme, "--convention", one)
     run("convert", tmp_path / "one", tmp_path / "other", "--to", other)
@@ -262,8 +262,8 @@ def test_there_and_back_is_the_identity(tmp_path: Path, scheme: str, one: str, o
     assert before.keys() == after.keys()
     for key, value in before.items():
         if key.endswith(("global_scale", "scale_2")):
-            # The reciprocal of the reciprocal: two roundings of half an ulp, where ulps may differ
-            # twofold between a number and its reciprocal.
+            # The reciprocal of the reciprocal: two roundings of half an ulp. The ulps of a number
+            # and of its reciprocal may differ twofold.
             assert abs(float(after[key].item()) / float(value.item()) - 1) <= 2.0**-23
         else:
             assert after[key].tobytes() == value.tobytes()
@@ -320,8 +320,8 @@ def test_our_codes_in_other_conventions(tmp_path: Path, scheme: str, to: str) ->
     run("dequantize", tmp_path / "c", tmp_path / "b")
     ours, theirs = (read_model(tmp_path / name)["a.weight"] for name in "ab")
     if scheme.startswith("nvfp4"):
-        # amax / 2688 and, where the scale divides, its reciprocal round once each, and so does the
-        # product with the block's scale, on both sides.
+        # Roundings on both sides: amax / 2688, its reciprocal if the scale divides, and the
+        # product with the block's scale.
         assert np.all(np.abs(ours.astype(np.float64) - theirs) <= 2.0**-21 * np.abs(ours))
     else:
         assert ours.tobytes() == theirs.tobytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors as values: pickled, copied, and quantized again by their own spec."""
+"""Tests quantized tensors as values: pickled, copied, and quantized again by their own spec."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions that are killed, or that the disk refuses: files stay whole, the rerun finishes."""
+"""Kills conversions and fills their disk: files stay whole, and the next run finishes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from cli import folder_bytes, obey_modes, program, run, sharded
 
 MOMENTS = 200
-LIMIT_S = 100  # after which a busy machine does no more of them; an idle one needs 15 s
+LIMIT_S = 100  # the limit of a busy machine; an idle one needs 15 s for all moments
 
 
 def visible(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def test_killed_at_any_moment_old_files_stay_whole_and_the_rerun_finishes(tmp_pa
         for name, data in visible(folder_bytes(out)).items():
             assert data in (old[name], new[name]), f"{name} at moment {moment}"
         unfinished += folder_bytes(out) not in (old, new)
-        took = seconds_of_a_run(source, out)  # now: other work slows a machine for a while
+        took = seconds_of_a_run(source, out)  # again, as other work slows a machine
         assert folder_bytes(out) == new, f"moment {moment}"
         shutil.rmtree(out)
     assert folder_bytes(source) == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling over time: the recorded steps, the rule written out, and wrong arguments."""
+"""Tests delayed scaling over time: recorded steps, a second implementation, wrong arguments."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_every_case_is_one_or_the_other() -> None:
 @pytest.mark.parametrize("reduced", [False, True], ids=["own", "reduced"])
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
 def test_recorded_steps(case: Case, reduced: bool) -> None:
-    # TransformerEngine's variants disagree about a newest amax of 0: the bulk kernel is followed.
+    # TransformerEngine's variants disagree about a newest amax of 0; we follow the bulk kernel.
     reference = "port.kernel_bulk_reduced" if reduced else "port.kernel_bulk"
     history, scale = case["initial_history"].copy(), case["initial_scale"]
     fp8_max, margin = FP8_MAX[case.params["q_dtype"]], case.params["margin"]
@@ -68,7 +68,7 @@ def test_recorded_training(case: Case) -> None:
 def rule_of_one_column(
     history: list[np.float32], scale: np.float32, scaled_max: np.float32, algo: str, newest: object
 ) -> tuple[list[np.float32], np.float32]:
-    """The rule of docs/numerics.md, "Delayed scaling over time", word by word."""
+    """Computes the rule of docs/numerics.md, "Delayed scaling over time", step by step."""
     last = newest if newest is not None and newest != 0 else history[0]
     amax, rolled = np.float32(0), list(history)
     if last != 0:

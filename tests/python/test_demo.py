@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's tokenizer, its NumPy model, and the numbers that its table is made of."""
+"""Tests the demo's tokenizer, its NumPy model, and the numbers of its table."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from demo.tokenizer import Tokenizer, split_words  # noqa: E402
 
 SMALL_VOCABULARY = ["[UNK]", "[CLS]", "[SEP]", "eat", "##ing", "##s", "food", ".", "un", "##able"]
 
-# Ids by the `tokenizers` package 0.23.3 from the model's own tokenizer.json.
+# Token ids of the `tokenizers` package 0.23.3 with the model's own tokenizer.json.
 WITNESSED = {
     "A man is eating food.": [101, 1037, 2158, 2003, 5983, 2833, 1012, 102],
     "Ünïcödé  naïve café, $5+3=8!": [
@@ -132,7 +132,7 @@ def test_the_demo_runs_and_its_similarities_hardly_move(folder: Path, tmp_path: 
     assert "  0.7553  A man is eating food. / A man is eating a piece of bread.\n" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith(scheme)).split()
     megabytes, shift = float(row[1]), float(row[-1])
-    # F32 takes 90.9 MB; eight bits a code with the norms in F32 a little over a quarter of that.
+    # F32 takes 90.9 MB. Codes of eight bits, with the norms in F32, take a little over a quarter.
     assert 22.0 < megabytes < 25.0
     assert 0 < shift < 0.03
     page = report.read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that describe each weight by themselves: torchao's and ComfyUI's newer ones."""
+"""Tests files that describe each weight themselves: torchao's, and ComfyUI's newer ones."""
 
 from __future__ import annotations
 

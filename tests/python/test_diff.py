@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`diff` counts what differs, the same on any number of threads."""
+"""Tests that `diff` counts all differences, with equal results on any number of threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cli import TYPES, run, run_json, write_file
 
-LARGE = (1 << 20) + 77  # values: several pieces of a megabyte, and a rest
+LARGE = (1 << 20) + 77  # values: several pieces of a megabyte, and a remainder
 
 
 def counted(a: np.ndarray, b: np.ndarray) -> dict:
@@ -64,7 +64,7 @@ def test_it_says_how_far_it_is(tmp_path: Path) -> None:
 def test_float64_is_compared_as_float64(tmp_path: Path) -> None:
     before = np.array([1, 2, 3, 4], np.float64)
     after = before.copy()
-    after[2] += 2.0**-40  # which F32 does not hold
+    after[2] += 2.0**-40  # F32 cannot represent it
     single = write_file(tmp_path / "single", {"x": before.astype(np.float32)})
     a, b = write_file(tmp_path / "a", {"x": before}), write_file(tmp_path / "b", {"x": after})
     (found,) = run_json("diff", a, b, code=1)["differences"]

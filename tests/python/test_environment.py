@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads, forks and the caller's floating-point settings change no byte."""
+"""Tests that threads, forks and the caller's floating-point settings change no byte."""
 
 import ctypes
 import os
@@ -15,15 +15,17 @@ import pytest
 
 import narrowfloat as nf
 
-# Random bits hold subnormals, infinities and NaN; the last rows are subnormal throughout.
+# Random bits include subnormals, infinities and NaN. In the last rows, the mask clears the
+# exponents, so that all items are subnormal.
 BITS = np.random.default_rng(13).integers(0, 1 << 32, (256, 512), dtype=np.uint32)
 BITS[-64:] &= 0x807FFFFF
 X = BITS.view(np.float32)
-# The products of these round, and lie on both sides of the smallest normal number.
+# Products of these are rounded, and are above and below the smallest normal number.
 SMALL = np.random.default_rng(17).standard_normal((96, 160)).astype(np.float32) * np.float32(2**-66)
 # Dividing by three rounds, and the smallest amax is subnormal.
 AMAXES = np.array([[3, 1e-45, 1], [1, 0, 1]], np.float32)
 
+# Fields of the register MXCSR: rounding modes, subnormals, and the masks of all exceptions.
 NEAREST, DOWN, UP, ZERO = 0x0000, 0x2000, 0x4000, 0x6000
 FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 0x8000, 0x0040
 MASKS = 0x1F80
@@ -55,7 +57,7 @@ print(left, t.digest(result))
 
 
 def everything(threads: int | None) -> list[bytes]:
-    """The bytes of each verb in each scheme, and of an option that is rounded to fp32."""
+    """Returns the bytes of each verb in each scheme, and of an option that is rounded to fp32."""
     found = []
     for scheme in nf.schemes():
         q = nf.quantize(X, scheme, columnwise=True, threads=threads)
@@ -70,7 +72,7 @@ def everything(threads: int | None) -> list[bytes]:
     for value in (0.1, 1e-40, 3e38):
         q = nf.quantize(X, "fp8_e4m3", scale=value, threads=threads)
         found += [value.tobytes() for value in q.buffers.values()]
-    for margin in (0.5, 140):  # of which the second leaves a subnormal number
+    for margin in (0.5, 140):  # the second one makes a subnormal number
         updated = nf.update_delayed_scale(AMAXES, AMAXES[0], 448.0, margin)
         found += [value.tobytes() for value in updated]
     return found
@@ -131,7 +133,7 @@ def test_settings_of_the_caller_on_later_calls(mxcsr_library: Path, setting: str
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_of_the_caller_on_the_first_call(mxcsr_library: Path, setting: str) -> None:
-    # The module is imported afresh; importing test_environment there would call already.
+    # A new process imports the module; importing test_environment there would call verbs.
     source = FIRST_CALL.replace("import test_environment as t", IMPORT_WITHOUT_CALLING)
     run = subprocess.run(
         [sys.executable, "-c", source, mxcsr_library, str(SETTINGS[setting])],

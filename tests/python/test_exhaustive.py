@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All 16-bit inputs and all codes, with ml_dtypes as the outside witness where its rules agree."""
+"""Compares all 16-bit inputs and all codes with ml_dtypes, where its rules agree with ours."""
 
 import ml_dtypes
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast mode of products on NumPy. oneDNN is loaded in a process of each test's own."""
+"""Tests the fast mode of products on NumPy. Each test loads oneDNN in a separate process."""
 
 import os
 import subprocess
@@ -106,7 +106,7 @@ needs_bfloat16 = pytest.mark.usefixtures("bfloat16_products")
 
 @pytest.fixture
 def bfloat16_products() -> None:
-    """Skips the test on processors without them."""
+    """Skips the test on processors without bfloat16 products."""
     if not _core.has_bfloat16_products():
         pytest.skip("this processor has no bfloat16 products")
 

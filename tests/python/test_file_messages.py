@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole texts of messages about files that no other test reaches."""
+"""Compares whole messages about files that no other test reaches."""
 
 from __future__ import annotations
 

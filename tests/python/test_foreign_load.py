@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load(from_=) and save(convention=): weights in the conventions of other projects."""
+"""Tests load(from_=) and save(convention=): weights in other projects' conventions."""
 
 import json
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_what_save_writes_comes_back(scheme: str, convention: str, tmp_path: Pat
     for role in ("rowwise_data", "rowwise_scale_inv"):
         assert after.buffers[role].tobytes() == before.buffers[role].tobytes()
     if scheme == "nvfp4":
-        # Two amaxes may give one scale, an ulp apart (2^-23); the reciprocal that
-        # compressed-tensors stores, and its reciprocal, round by 2^-24 each.
+        # Two amaxes an ulp apart (2^-23) may have one scale. compressed-tensors stores the
+        # reciprocal, which is rounded by 2^-24, and so is the reciprocal of it.
         ratio = after.buffers["amax_rowwise"] / before.buffers["amax_rowwise"].astype(np.float64)
         assert abs(ratio.item() - 1) <= 2.0**-22
 
@@ -182,7 +182,7 @@ def test_a_missing_scale_is_an_error(tmp_path: Path) -> None:
 
 
 def in_several_files(folder: Path, tensors: dict[str, np.ndarray], metadata: dict) -> Path:
-    """One file for each tensor, all with all metadata, as programs save that know no buffers."""
+    """Writes one file per tensor, each with all metadata, like programs without our buffers."""
     folder.mkdir()
     weight_map = {}
     for i, (name, value) in enumerate(tensors.items()):
@@ -217,6 +217,6 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     write_file(folder / "model-0.safetensors", {first: tensors[first]}, metadata | changed)
     with pytest.raises(ValueError, match=r"^.*: must be as in the other files, got .*$"):
         nf.load(folder)
-    write_file(folder / "model-0.safetensors", tensors, metadata)  # all buffers once more
+    write_file(folder / "model-0.safetensors", tensors, metadata)  # all buffers a second time
     with pytest.raises(ValueError, match=r"^.*: '.*' must be in one file, another has it too$"):
         nf.load(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recorded case of the schemes that exist, through the NumPy face."""
+"""Tests every recorded case of the existing schemes through the NumPy face."""
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def test_mxfp8_swizzled(case: Case) -> None:
 
 @by_name("mx", "dbias_")
 def test_dbias(case: Case) -> None:
-    # Integers: the sums are exact in fp32, so their order cannot show.
+    # Integers: the sums are exact in fp32, so that their order has no effect.
     q, dbias = nf.quantize_dbias(case["x"], mx_scheme(case), columnwise=True)
     check_mx_direction(case, q, "rowwise", "")
     check_mx_direction(case, q, "columnwise", "_colwise")
@@ -155,7 +155,7 @@ def block_scheme(case: Case) -> str:
 
 
 def stored_block_scales(case: Case, scales: np.ndarray, stored: tuple[int, ...]) -> np.ndarray:
-    """Recorded as [line][block]; in 1-D stored the other way round; padding zero."""
+    """Returns recorded scales, [line][block], as stored: 1-D is [block][line]. Padding is zero."""
     ordered = scales.T if case.params["mode"] == "fp8_blockwise_1d" else scales
     padded = np.zeros(stored, np.float32)
     padded[: ordered.shape[0], : ordered.shape[1]] = ordered

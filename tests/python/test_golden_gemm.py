@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorded products, group gm, in every layout: bytes where they are exact, else a bound."""
+"""Compares the recorded products, group gm, in every layout: exact bytes, else within a bound."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ UNIT_ROUNDOFF[np.dtype(ml_dtypes.bfloat16)] = 2.0**-8
 
 
 def scheme_of(case: Case, side: str) -> str:
-    """Our name of what the case calls a mode, an element type and a tile."""
+    """Returns our name for the mode, element type and tile of a case."""
     mode, element = case.params["mode"], case.params.get(f"q{side}_dtype")
     if mode == "nvfp4_gemm":
         return "nvfp4" if case.params["tile"][0] == 1 else "nvfp4_2d"
@@ -27,7 +27,7 @@ def scheme_of(case: Case, side: str) -> str:
 
 
 def placed(recorded: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The recorded scales, (lines, blocks), as a buffer of that shape; what is padding is 0xFF."""
+    """Returns the recorded scales, (lines, blocks), in a buffer of `shape` with padding 0xFF."""
     buffer = np.frombuffer(b"\xff" * int(np.prod(shape)) * recorded.itemsize, recorded.dtype)
     buffer = buffer.reshape(shape).copy()
     if recorded.ndim == 2 and any(a > b for a, b in zip(recorded.shape, shape, strict=True)):
@@ -37,7 +37,7 @@ def placed(recorded: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def operand(case: Case, side: str, columnwise: bool) -> nf.QuantizedTensor:
-    """A side of the product, whose lines are rows or, columnwise, columns."""
+    """Returns an operand of the product whose lines are rows or, if columnwise, columns."""
     codes, scales = case[f"q{side}"].view(np.uint8), case[f"s{side}"]
     scheme, direction = scheme_of(case, side), "columnwise" if columnwise else "rowwise"
     lines, length = codes.shape[0], case.params["K"]
@@ -72,7 +72,7 @@ def product(case: Case, layout: str) -> np.ndarray:
 
 
 def assert_within(case: Case, y: np.ndarray) -> None:
-    """The sum of K products and two scales in fp32, then one rounding for each term that is added.
+    """Bounds the sum of K products and two scales in fp32, and one rounding per added term.
 
     Every product passes through fewer than K + 8 roundings of fp32, each by 2**-24 at most.
     """
@@ -97,7 +97,7 @@ def test_recorded_product(case: Case) -> None:
         assert_same(y, case["y"], f"{case.name} y")
     if "exact.fp64" in case:
         assert_within(case, y)
-    # The same items are summed along, wherever they lie: the same bytes.
+    # The other layouts sum the same items, so that they have the same bytes.
     for layout in ("NN", "NT"):
         assert_same(product(case, layout), y, f"{case.name} {layout}")
 
@@ -108,7 +108,7 @@ def test_all_records_are_there() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_bound_holds_for_the_record_too(case: Case) -> None:
-    """TransformerEngine's results pass the same check, quantized or plain."""
+    """Checks that TransformerEngine's results, quantized or plain, are within the bound too."""
     if "y" not in case or "exact.fp64" not in case:
         pytest.skip("the case records no result or no exact one")
     assert_within(case, case["y"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recorded linear layer, forward and both backward products, group fl."""
+"""Compares one recorded linear layer, forward and both backward products, group fl."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ TYPES = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16}
 
 
 def specs(case: Case) -> dict[str, tuple[str, dict[str, object]]]:
-    """Scheme and options of x, w and dy by the recorded recipe."""
+    """Returns scheme and options of x, w and dy by the recorded recipe."""
     mode = case.params["mode"]
     if mode.startswith("current_scaling"):
         return {"x": ("fp8_e4m3", {}), "w": ("fp8_e4m3", {}), "dy": ("fp8_e5m2", {})}
@@ -50,7 +50,7 @@ def check_operand(case: Case, name: str, q: nf.QuantizedTensor, rht: bool) -> No
 
 
 def matrix(q: nf.QuantizedTensor, direction: str) -> np.ndarray:
-    """Values of one direction's buffers in binary64."""
+    """Returns the values of one direction's buffers in binary64."""
     names = [f"{direction}_data", f"{direction}_scale_inv", f"amax_{direction}"]
     buffers = {name: q.buffers[name] for name in names if name in q.buffers}
     if "scale" in q.buffers:
@@ -75,7 +75,7 @@ def test_linear_layer(case: Case) -> None:
     for name, (layout, a, b, left, right) in products.items():
         got = nf.qgemm(a, b, layout=layout, dtype=TYPES[out_dtype]).astype(np.float64)
         exact = case[f"exact_{name}.fp64"].reshape(got.shape)
-        # fp32 sums in any order, the recorder's scales as factors behind them, and one rounding.
+        # fp32 sums in any order, the recorder's scales as factors of the sums, and one rounding.
         bound = (left.shape[1] + 8) * 2.0**-24 * (np.abs(left) @ np.abs(right))
         bound += (np.abs(exact) + bound) * ROUNDOFF[out_dtype]
         assert (np.abs(got - exact) <= bound).all(), f"{case.name} {name}"

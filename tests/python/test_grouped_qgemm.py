@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups: the bytes of each product alone."""
+"""Compares products of groups with the bytes of each product alone."""
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,7 @@ N, K = 48, 96
 
 
 def groups(scheme: str) -> tuple[list[nf.QuantizedTensor], list[nf.QuantizedTensor]]:
-    """Ragged rows, and a weight for each group."""
+    """Returns groups of different numbers of rows, and a weight for each group."""
     x = RNG.standard_normal((sum(SIZES), K)).astype(np.float32)
     a = nf.grouped_quantize(x, SIZES, scheme)
     return a, [nf.quantize(RNG.standard_normal((N, K)).astype(np.float32), scheme) for _ in SIZES]

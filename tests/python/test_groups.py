@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups, other schemes of what is quantized already, and scales for other GEMMs."""
+"""Tests groups, requantization to other schemes, and scales for other GEMMs."""
 
 import ml_dtypes
 import numpy as np
@@ -150,7 +150,7 @@ def test_block_scales_become_mxfp8_scales(scheme: str, columnwise: bool) -> None
 
 
 def test_the_smallest_power_of_two_becomes_the_code_zero() -> None:
-    """Decision 177: E8M0 has 2^-127, which is subnormal in fp32."""
+    """Checks 2^-127, subnormal in fp32: E8M0 has it (docs/decisions.md, decision 177)."""
     q = nf.quantize(np.ones((4, 128), np.float32), "fp8_block1x128_e4m3")
     buffers = {name: np.array(buffer) for name, buffer in q.buffers.items()}
     buffers["rowwise_scale_inv"][...] = np.float32(2.0**-127)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile files and failed downloads: an exit code, a message, bounded memory, nothing written."""
+"""Tests hostile files and failed downloads: exit code, message, bounded memory, no output."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ FILES: dict[str, Callable[[], bytes]] = {
 }
 
 
-# Runs argv and prints its exit code and peak memory in kB. A process of its own, because the kernel
-# counts the memory of pytest, which is large, as that of what pytest starts.
+# Runs argv and prints its exit code and peak memory in kB. A separate process, because the kernel
+# counts the large memory of pytest as memory of the processes that pytest starts.
 MEASURE = """
 import os, sys
 process = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
@@ -63,7 +63,7 @@ print("", os.waitstatus_to_exitcode(status), usage.ru_maxrss, sep="\\n")
 
 
 def run_measured(*command: object, cwd: Path | None = None) -> tuple[int, str, float]:
-    """Runs the program; returns its exit code, what it said, and its peak memory in MB."""
+    """Runs the program; returns its exit code, its output, and its peak memory in MB."""
     measured = [sys.executable, "-S", "-c", MEASURE, program(), *map(str, command)]
     done = subprocess.run(
         measured, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, cwd=cwd
@@ -92,14 +92,14 @@ def test_it_is_refused_with_a_message(name: str, tmp_path: Path) -> None:
     for command in commands(path, out):
         start = time.monotonic()
         code, said, megabytes = run_measured(*command)
-        finding = command[0] == "check"  # a damaged file is what it looks for
+        finding = command[0] == "check"  # it reports damaged files
         assert code == (1 if finding else 2), said[:500]
         assert "safetensors: " in said and len(said) < 1000
         assert megabytes < MEGABYTES and time.monotonic() - start < SECONDS
         assert os.listdir(tmp_path) == ["f"]
 
 
-# Empty tensors with more rows or columns than a loop ends in.
+# Empty tensors with so many rows or columns that a loop over them does not end.
 UNBOUNDED: dict[str, bytes] = {
     "codes without a scale": header_of(
         entry("a.weight", dtype="F8_E4M3", shape=[2**59, 0], data_offsets=[0, 0]), data=b""
@@ -132,7 +132,7 @@ LARGEST = 100_000_000  # bytes of a header
 
 
 def large_header(item: Callable[[int], str], begin: str = "{", end: str = "}") -> bytes:
-    """A header of the largest size: items of equal lengths, then spaces."""
+    """Returns a header of the largest size: items of equal lengths, then spaces."""
     count = (LARGEST - 100) // (len(item(0)) + 1)
     text = begin + ",".join(map(item, range(count))) + end
     return with_header(text.encode().ljust(LARGEST), b"")
@@ -176,7 +176,7 @@ def test_large_headers_take_little_memory(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_legal_headers_at_every_bound_take_little_memory(tmp_path: Path) -> None:
-    """100,000 tensors whose names and shapes have 16 MiB, and spaces up to 100 MB."""
+    """Uses 100,000 tensors whose names and shapes take 16 MiB, and spaces up to 100 MB."""
     shape = ",".join(["0"] * 10)
     entries = (
         f'"{i:087}":{{"dtype":"U8","shape":[{shape}],"data_offsets":[0,0]}}' for i in range(100_000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that stay plain are listed for the owner of the convention, which quantizes the rest."""
+"""Tests the lists of plain modules: a convention's owner takes all others as quantized."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_experts_of_which_one_tensor_is_quantized(tmp_path: Path, left: str) -> 
 
 
 def test_long_lists_of_modules_are_read_again(tmp_path: Path) -> None:
-    """The experts of large models make a config.json of more than 16 MiB."""
+    """Reads a config.json of more than 16 MiB, as the experts of large models make it."""
     one = np.ones((2, 2), np.float32)
     stem = f"model.{'deep.' * 30}layers.0.mlp.experts"
     tensors = {f"{stem}.{i}.up_proj.weight": one for i in range(20_000)}

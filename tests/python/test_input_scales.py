@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of the inputs of layers: ModelOpt's FP8 needs them, other written formats have none."""
+"""Tests scales of layers' inputs: ModelOpt's FP8 needs them, other written formats have none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {"modelopt": "input_scale", "compressed-tensors": "input_scale",
 @pytest.mark.parametrize("owner", NAMES)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
 def test_modelopt_gets_the_scales_of_inputs(tmp_path: Path, owner: str, dtype: type) -> None:
-    """Its readers of FP8 have static scales, and check for no missing one."""
+    """Checks that scales are kept: ModelOpt's FP8 readers use them and check for no missing one."""
     one = np.full((1,), 0.75, dtype)
     tensors = {f"{name}.{key}": value for name in "ab" for key, value in
                {"weight": codes((200, 320)), "weight_scale": scales(()).reshape(()),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Above 2^31 elements, where a 32-bit index would turn negative."""
+"""Tests above 2^31 elements, where a 32-bit index would turn negative."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ def test_more_than_2_to_the_31_elements(scheme: str) -> None:
         np.testing.assert_array_equal(scales[rows - 1], expected["rowwise_scale_inv"][0])
         assert scales.shape[1] == blocks and not scales[rows:].any()
     sums = np.bitwise_xor.reduce(data, axis=0)
-    np.testing.assert_array_equal(sums, expected["rowwise_data"][0])  # an odd number of rows
+    np.testing.assert_array_equal(sums, expected["rowwise_data"][0])  # the number of rows is odd
 
 
 @pytest.mark.large

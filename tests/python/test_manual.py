@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual page and the completions say what the parser accepts."""
+"""Compares the manual page and the completions with the options that the parser accepts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_bash_completes(tmp_path: Path) -> None:
     assert completions("narrowfloat quantize a b --scheme mxfp8_e5", tmp_path) == {"mxfp8_e5m2"}
     assert completions("narrowfloat requantize --scale-format ", tmp_path) == {"ue8m0", "f32"}
     assert completions("narrowfloat completion ", tmp_path) == set(SHELLS)
-    # Nothing of ours: bash proposes files.
+    # We propose nothing, so that bash proposes files.
     assert completions("narrowfloat inspect mo", tmp_path) == set()
     assert completions("narrowfloat report a -o ", tmp_path) == set()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4 through the NumPy face: every recorded case, options, errors, statistics."""
+"""Tests NVFP4 through the NumPy face: every recorded case, options, errors, statistics."""
 
 import re
 
@@ -10,8 +10,8 @@ from golden import DTYPES, Case, assert_same, cases
 
 import narrowfloat as nf
 
-# A NaN in the transform: recorded is what Python's NaN-propagating amax makes of it. fp32 items:
-# the recorder's sums round on the way.
+# Records that differ from ours: the recorder's amax propagates the NaN of a transform, and its sums
+# round intermediate results of fp32 items.
 OTHERWISE = ("nv/rht_single_nan_bf16", "nv/rht_normal_fp32_sign")
 CASES = [case for case in cases("nv") if case.name not in OTHERWISE]
 RNG = np.random.default_rng(4)
@@ -42,7 +42,7 @@ def codes(packed: np.ndarray) -> np.ndarray:
 
 
 def with_signs_of_zero(packed: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The recorder forgets the sign of a zero that was -0 before rounding; the kernels keep it."""
+    """Returns codes one per byte, with the signs of x on zeros, which the recorder drops."""
     flat = codes(packed)
     flat[(flat == 0) & np.signbit(x.astype(np.float32)).reshape(-1)] = 8
     return flat
@@ -101,7 +101,7 @@ def test_recorded_dequantize(case: Case) -> None:
 def test_recorded_transform(case: Case) -> None:
     x = np.ascontiguousarray(case["x"].T)
     y = nf.hadamard_transform(x, case.params["sign_mask"], threads=2)
-    # One rounding of the exact sum; float64 to the type directly.
+    # The exact sum, in float64, is rounded once, directly to the type.
     assert_same(y, case["exact.fp64"].T.astype(x.dtype), case.name)
     out = np.empty_like(x)
     assert nf.hadamard_transform(x, case.params["sign_mask"], out) is out
@@ -185,12 +185,12 @@ def test_stochastic_rounding_is_unbiased_and_reproducible() -> None:
     total = np.zeros(x.shape)
     for seed in range(rounds):
         total += nf.quantize(x, "nvfp4", seed=seed, **options).dequantize()
-    # The scale of a block is that of its amax: the step of a code is at most a third of it. The
-    # mean of `rounds` steps of a coin lies within 6 standard deviations, and 8 bits lose a 256th.
+    # A block's scale follows from its amax: a step between codes is at most a third of the amax.
+    # The mean of `rounds` random steps is within 6 standard deviations; 8 bits lose 1/256.
     step = np.abs(x).reshape(-1, 16).max(1).repeat(16).reshape(x.shape) / 3
     bound = step * (6 * 0.5 / np.sqrt(rounds) + 1 / 256)
     assert (np.abs(total / rounds - x) <= bound + 0.07 * step).all()
-    # Over all elements the coins cancel further; what is left is the lost 256th, towards zero.
+    # Over all elements the random steps cancel further; the lost 1/256 remains, towards zero.
     bias = np.mean((total / rounds - x) / step)
     assert abs(bias) < 6 * 0.5 / np.sqrt(rounds * x.size) + 1 / 256
 
@@ -242,7 +242,7 @@ def test_columns_decode_too() -> None:
     bare = nf.from_buffers("nvfp4", x.shape, missing)
     with pytest.raises(ValueError, match=r"^dequantize: amax_columnwise is missing$"):
         bare.dequantize()
-    # Scales alone can be moved without it.
+    # Scales alone can be swizzled without the amax.
     assert_same(
         nf.unswizzle(nf.swizzle(bare)).buffers["columnwise_scale_inv"],
         q.buffers["columnwise_scale_inv"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that read the same files in another way are another job."""
+"""Tests that a part which reads the same files differently belongs to another job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANDOM = np.random.default_rng(3)
 
 
 def refuse(out: Path, *command: object) -> None:
-    """Runs a part of another job, which is refused and changes no file."""
+    """Runs a part of another job; checks that it is refused and changes no file."""
     before = folder_bytes(out)
     message = run_json(*command, code=2)["error"]["message"]
     assert f"{out} must not have the mark of another job" in message

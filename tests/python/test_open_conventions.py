@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that two conventions read with other values, and parts that no convention explains."""
+"""Tests files that two conventions read with different values, and parts of no convention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPEN = {
 
 
 def by_row(scales: np.ndarray) -> np.ndarray:
-    """Scales in tiles of 128 lines and 4 blocks, row by row: the inverse of `swizzle`."""
+    """Returns swizzled scales row by row: the inverse of `swizzle`."""
     place = np.arange(scales.size, dtype=np.uint32).reshape(scales.shape)
     tiles = place.reshape(-1, 4, 32, scales.shape[1] // 4, 4).transpose(0, 3, 2, 1, 4)
     plain = np.empty(scales.size, np.uint8)
@@ -38,7 +38,7 @@ def by_row(scales: np.ndarray) -> np.ndarray:
 
 
 def values(kind: str, convention: str) -> np.ndarray:
-    """The values as a convention reads them."""
+    """Returns the values as a convention reads them."""
     in_tiles = convention == "comfyui"
     if kind == "nvfp4":
         scales = by_row(NV_SCALES) if in_tiles else NV_SCALES

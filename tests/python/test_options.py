@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: what each of them does, and what is said about those that cannot be."""
+"""Tests the effect of each option, and the messages about options that are not supported."""
 
 import re
 from fractions import Fraction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's result is not mixed with a checkpoint that OUT held before."""
+"""Tests that a job's result is not mixed with a checkpoint that OUT held before."""
 
 from __future__ import annotations
 

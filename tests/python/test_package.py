@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package around the module: stubs, names, the entry point, thin Python."""
+"""Tests the package around the module: stubs, names, the entry point, thin Python."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ def test_stubs_are_those_of_the_module(tmp_path: Path) -> None:
 
 
 def test_the_stubs_have_every_option() -> None:
-    """Type checkers refuse a name that the core does not know, and no other."""
+    """Checks that the stubs have the core's options, so that type checkers refuse only others."""
     message = "unknown option 'swizled'; there are: (.*)"
     with pytest.raises(TypeError, match=message) as caught:
         nf.quantize(np.zeros((32, 32), np.float32), "mxfp8_e4m3", swizled=True)
@@ -45,14 +45,14 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert (Path(nf.__file__).parent / "py.typed").exists()
 
 
-# Numbers that are no facts of a format, by file.
+# By file: numbers that are not facts of a format.
 NO_FACTS = {
     "common/recipe/custom.py": {128},  # TransformerEngine's default alignment of custom recipes
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
-    "debug/_config_file.py": {32, 100_000},  # bounds on what a file may hold
+    "debug/_config_file.py": {32, 100_000},  # bounds on the content of a file
     "debug/__main__.py": {141},  # the exit code of a program that SIGPIPE ended
     "debug/_statistic_values.py": {100},  # per cent
-    "jax/quantize/serialization.py": {63, 100, 65536},  # bounds on what a file may hold
+    "jax/quantize/serialization.py": {63, 100, 65536},  # bounds on the content of a file
     "te/_explain.py": {70},  # characters of a line of code that are shown
     "te/jax/fused.py": {5},  # results of its primitive that are kept
     "te/_settings.py": {9, 10},  # generations of CUDA devices
@@ -61,7 +61,7 @@ NO_FACTS = {
     "te/cuda.py": {1e3},  # milliseconds
     "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
-    "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
+    "pytorch/quantization/dtypes.py": {16, 128},  # alignments of products on GPUs
     "pytorch/tensor/storage/_aliases.py": {8},  # entries before old ones are removed
     "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
     "pytorch/tensor/_layouts.py": {64, 1024},  # entries of caches
@@ -72,13 +72,13 @@ NO_FACTS = {
     "pytorch/tex/dropout.py": {256},  # values of a draw
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
     "pytorch/tex/gemm.py": {130_300},  # a version of cuBLASLt
-    "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take
+    "pytorch/tex/optimizers.py": {5, 8},  # numbers of lists of tensors in arguments
     "pytorch/tex/_scores.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
-    "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # when it is worth while
+    "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # the fewest terms that it is worth for
     "pytorch/tex/casts.py": {64, 128},  # shapes that a GPU's fused kernels take
     "pytorch/tex/_cache.py": {18},  # a power of two: elements that stay in a cache
-    "common/constants.py": {10_000},  # what its kernels write over masked scores
+    "common/constants.py": {10_000},  # TransformerEngine's kernels write it over masked scores
     "te/jax/native.py": {
         10,
         11_200,
@@ -91,9 +91,9 @@ NO_FACTS = {
 
 
 def test_python_has_no_numerics() -> None:
-    """No constant of a format, block size or scheme name: the module is asked.
+    """Checks that Python reads formats, block sizes and scheme names from the module.
 
-    The references of custom_recipes are for reading, so they write theirs out.
+    The references of custom_recipes are for reading, so they contain such constants.
     """
     for path in sorted(PYTHON.rglob("*.py")):
         place = path.relative_to(PYTHON)
@@ -116,7 +116,7 @@ def test_the_version_is_that_of_the_build() -> None:
 
 
 def test_the_entry_point_imports_next_to_nothing() -> None:
-    """Starting Python is most of what the command takes then; NumPy takes ten times as long."""
+    """Checks the imports: starting Python takes most of the time, and NumPy ten times as long."""
     project = (PYTHON.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     assert '\nnarrowfloat = "narrowfloat_cli:main"\n' in project
     source = "import sys, narrowfloat_cli; print(*sys.modules)"

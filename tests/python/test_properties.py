@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests properties that follow from a scheme's rule for any input, and their exceptions.
 
-Why each holds stands beside the same property in tests/conformance/properties_test.cc.
+The same properties in tests/conformance/properties_test.cc have the reasons in their comments.
 """
 
 import ml_dtypes
@@ -37,14 +37,14 @@ VARIANTS = [(scheme, o) for scheme in nf.schemes() for o in CANDIDATES if takes(
 ANY = st.sampled_from(VARIANTS)
 NEAREST = st.sampled_from([v for v in VARIANTS if "stochastic_rounding" not in v[1]])
 ROWS_OF = {16: "nvfp4_2d", 32: "mxfp8_2d", 128: "fp8_block128x128"}
-# Rows of a tile, where a scale spans several.
+# By scheme: the rows of a tile, if a scale covers several rows.
 TILES = {s: n for n in (16, 32, 128) for s in nf.schemes() if s.startswith(ROWS_OF[n])}
 SPECIAL = [0.0, -0.0, 1.0, -448.0, 6.0, 57344.0, 0.25, 225.0, np.inf, -np.inf, np.nan]
 
 
 @st.composite
 def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
-    """Matrices of even sides: normal numbers, rows and columns of other sizes, some special ones.
+    """Draws matrices with even sides: normal numbers, scaled rows and columns, special values.
 
     near: within some binades of 1, and finite.
     """
@@ -65,7 +65,7 @@ def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
 
 
 def codes(q: nf.QuantizedTensor) -> np.ndarray:
-    """The rowwise codes, one an item."""
+    """Returns the rowwise codes, one per item."""
     data = q.buffers["rowwise_data"]
     if data.shape == q.shape:
         return data
@@ -149,7 +149,7 @@ def test_order_within_a_block_is_kept(seed: int, variant: tuple[str, dict], half
 @given(st.integers(0, 2**32 - 1), NEAREST)
 def test_quantizing_the_values_again(seed: int, variant: tuple[str, dict]) -> None:
     scheme, options = variant
-    if "four_over_six" in options:  # may choose otherwise
+    if "four_over_six" in options:  # may choose another candidate
         return
     rng = np.random.default_rng(seed)
     x = rng.uniform(0.25, 8, (34, 300)) * rng.choice([-1, 1], (34, 300))
@@ -167,7 +167,7 @@ def test_quantizing_the_values_again(seed: int, variant: tuple[str, dict]) -> No
 
 @pytest.mark.parametrize("scheme", [s for s in nf.schemes() if s.endswith("e4m3")])
 def test_codes_may_double_when_quantized_again(scheme: str) -> None:
-    """225 becomes 224, the half of 448, under scale 1; and then 448 under scale 2."""
+    """Checks 225: it becomes 224, the half of 448, under scale 1, and then 448 under scale 2."""
     options = {"force_pow_2_scales": True} if takes(scheme, {"force_pow_2_scales": True}) else {}
     once = nf.quantize(np.full((2, 32), 225, np.float32), scheme, **options)
     twice = nf.quantize(once.dequantize(), scheme, **options)

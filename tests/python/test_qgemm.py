@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantized matrices: every family and layout, the order of sums, what is added."""
+"""Tests products of quantized matrices: families and layouts, the order of sums, added terms."""
 
 import re
 from itertools import permutations, product
@@ -16,9 +16,9 @@ FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
 # Half the distance of neighbouring numbers, relative to the power of two below them.
 UNIT_ROUNDOFF = {FP32: 2.0**-24, FP16: 2.0**-11, BF16: 2.0**-8}
 
-# Layout: is a columnwise, is b columnwise.
+# By layout: whether a is columnwise, whether b is columnwise.
 LAYOUTS = {"TN": (False, False), "NN": (False, True), "NT": (True, True)}
-# More than one tile each way and more than one block, none of them full; even for packed codes.
+# More than one tile each way and more than one block, the last ones partial; even, to be packed.
 M, N, K = 70, 134, 166
 
 
@@ -28,7 +28,7 @@ def family(scheme: str) -> str:
 
 
 def quantized(scheme: str, lines: int, length: int, columnwise: bool) -> nf.QuantizedTensor:
-    """An operand of so many lines, with the one direction that is read."""
+    """Returns an operand with `lines` lines, in the one direction that the product reads."""
     shape = (length, lines) if columnwise else (lines, length)
     random = np.random.default_rng(lines * length + columnwise)
     x = random.standard_normal(shape) * np.exp2(random.integers(-6, 6, (shape[0], 1)))
@@ -44,7 +44,7 @@ def operands(
 
 
 def lines_of(q: nf.QuantizedTensor) -> np.ndarray:
-    """The values of an operand, a row a line."""
+    """Returns the values of an operand, one line per row."""
     values = q.dequantize(np.float32).astype(np.float64)
     return values if "rowwise_data" in q.buffers else values.T
 
@@ -80,7 +80,7 @@ def test_every_pair_of_schemes(schemes: tuple[str, str], layout: str) -> None:
 
 
 def codes_and_scales(q: nf.QuantizedTensor) -> tuple[np.ndarray, np.ndarray, int]:
-    """Codes as fp32 and scales as fp64, a row a line, and how many codes share a scale."""
+    """Returns codes as fp32 and scales as fp64, one line per row, and the codes per scale."""
     direction = "rowwise" if "rowwise_data" in q.buffers else "columnwise"
     codes, scales = (q.buffers[f"{direction}_{key}"] for key in ("data", "scale_inv"))
     element = ml_dtypes.float8_e4m3fn if "e4m3" in q.scheme else ml_dtypes.float8_e5m2
@@ -133,7 +133,7 @@ def test_a_part_of_a_product_is_the_product_of_parts(scheme: str) -> None:
 
 
 def rounded(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Rounded to the type, as fp32 again."""
+    """Returns the value rounded to the type, as fp32 again."""
     return value.astype(dtype).astype(np.float32)
 
 
@@ -150,7 +150,7 @@ def test_what_is_added_and_when_it_rounds(
     options, out = {}, random.standard_normal((M, N)).astype(dtype)
     if bias_dtype is not None:
         options["bias"] = random.standard_normal(N).astype(bias_dtype)
-        # docs/numerics.md, "Products": inside the GEMM if neither is fp32.
+        # docs/numerics.md, "Products": added inside the GEMM if neither type is fp32.
         inside = dtype != FP32 and bias_dtype != FP32
         wanted = wanted if inside else rounded(wanted, dtype)
         wanted = wanted + options["bias"].astype(np.float32)
@@ -196,7 +196,7 @@ def test_empty_dimensions(scheme: str, layout: str) -> None:
 
 
 def from_codes(scheme: str, codes: list[int], scale: object) -> nf.QuantizedTensor:
-    """One row of codes under one scale."""
+    """Returns one row of codes under one scale."""
     data = np.array([codes], np.uint8)
     plan = nf.quantize(np.zeros(data.shape, np.float32), scheme).buffers["rowwise_scale_inv"]
     buffers = {"rowwise_data": data, "rowwise_scale_inv": np.full(plan.shape, scale, plan.dtype)}
@@ -220,7 +220,7 @@ def test_special_codes() -> None:
         ([INFINITY, ONE], zeros),
     ]:
         result = item(from_codes("fp8_e5m2", codes, 1), other)
-        assert result.view(np.uint32) == 0x7FC00000  # the one NaN, whichever way it came about
+        assert result.view(np.uint32) == 0x7FC00000  # every NaN has these bits
     nan_scale, scale = (from_codes("mxfp8_e5m2", [ONE], scale) for scale in (255, 127))
     assert item(nan_scale, scale).view(np.uint32) == 0x7FC00000
     assert item(scale, scale) == 1
@@ -231,7 +231,7 @@ def test_special_codes() -> None:
     [
         (SMALLEST, 200, 200, 2.0 ** (2 * (73 - 16))),  # the scales' product is 2**146
         (LARGEST, 45, 45, (57344.0 * 2.0**-82) ** 2),  # and here 2**-164
-        (SMALLEST, 0, 254, 2.0**-32),  # and of code and scale 2**-143, half of it subnormal
+        (SMALLEST, 0, 254, 2.0**-32),  # the code times its scale is 2**-143, subnormal
         (LARGEST, 254, 254, np.inf),
         (SMALLEST, 0, 0, 0.0),
     ],

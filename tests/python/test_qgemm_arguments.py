@@ -15,7 +15,7 @@ M, N, K = 4, 6, 32
 
 @dataclass(frozen=True)
 class Ones:
-    """An operand to be made in the test: pytest keeps parameters until the process ends."""
+    """An operand that the test makes, because pytest keeps parameters until the process ends."""
 
     scheme: str
     rows: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GELU behind a product, and the product times its derivative."""
+"""Tests GELU after a product, and the product times GELU's derivative."""
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +24,7 @@ def b() -> nf.QuantizedTensor:
 
 
 def gelu_and_gradient(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """GELU and its derivative in float64, by forms that do not cancel where both are small."""
+    """Returns GELU and its derivative in float64, without cancellation where both are small."""
     x = x.astype(np.float64)
     slope = 2 * np.sqrt(2 / np.pi)
     v = slope * (x + 0.044715 * x**3)
@@ -38,7 +38,7 @@ def test_gelu_and_its_gradient(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> 
     gelu_in = np.empty((M, N), np.float32)
     y = nf.qgemm(a, b, bias=bias, gelu=True, gelu_in=gelu_in)
     assert_same(gelu_in, total + bias, "gelu_in")
-    # Half a step of float32, and what two computations in float64 differ by.
+    # Half a step of float32, and the difference of two computations in float64.
     want = gelu_and_gradient(gelu_in)[0]
     assert (np.abs(y - want) <= (2.0**-24 + 2.0**-46) * np.abs(want)).all()
     assert_same(nf.qgemm(a, b, bias=bias, gelu=True), y, "without gelu_in")

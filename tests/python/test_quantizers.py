@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes with TransformerEngine's names."""
+"""Tests the classes with TransformerEngine's names."""
 
 import re
 
@@ -160,7 +160,7 @@ def test_fp8_blocks(dim: int, scheme: str, pow_2: bool) -> None:
     assert bytes_of(quantizer.quantize(x)) == bytes_of(expected)
     out = quantizer.make_empty(x.shape)
     assert bytes_of(quantizer.update_quantized(x, out)) == bytes_of(expected)
-    # A power of two unless the caller says otherwise.
+    # Scales are powers of two, whose mantissas are 0, unless the caller asks for other scales.
     mantissas = expected.buffers["rowwise_scale_inv"].view(np.uint32) & 0x7FFFFF
     assert (mantissas == 0).all() == pow_2
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes about weights that readers of a result may misread."""
+"""Tests notes about weights that readers of a result may misread."""
 
 from __future__ import annotations
 

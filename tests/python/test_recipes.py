@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""narrowfloat.common.recipe: fields, defaults, environment, rules; without torch."""
+"""Tests narrowfloat.common.recipe without torch: fields, defaults, environment, rules."""
 
 import dataclasses
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that conversions refuse: without weights, of empty tensors, of integers, with scales that
-no scheme holds.
+"""Tests models that conversions refuse: without weights, of empty tensors, of integers, with
+scales that no scheme supports.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_tensors_of_four_dimensions_have_no_other_convention(
 def test_rows_that_end_within_a_block_have_no_other_convention(
     tmp_path: Path, scheme: str, to: str, block: int
 ) -> None:
-    """transformers spreads two scales evenly over 48 values, other readers refuse them."""
+    """Checks 48 values per row: transformers spreads two scales over them, others refuse them."""
     tensors = {"a.weight": np.ones((64, block * 3 // 2), np.float32)}
     source, out = write_file(tmp_path / "in.safetensors", tensors), tmp_path / "out.safetensors"
     ours = tmp_path / "q.safetensors"
@@ -114,7 +114,7 @@ def test_rows_that_end_within_a_block_have_no_other_convention(
 
 
 def test_experts_of_gpt_oss_have_inputs_in_whole_blocks(tmp_path: Path) -> None:
-    """The codes of a block are a dimension of their own."""
+    """Checks whole blocks, because the codes of a block are a separate dimension."""
     name = "model.layers.0.mlp.experts.gate_up_proj"
     source = write_model(tmp_path / "in", [{name: np.ones((2, 48, 64), np.float32)}])
     (source / "config.json").write_text('{"model_type": "gpt_oss"}')
@@ -138,7 +138,7 @@ def test_vectors_of_cast_models_are_refused(
 
 
 def scaled_twice(kind: str) -> tuple[Tensors, dict]:
-    """Weights of schemes that have no scale of the whole tensor, with one of 4."""
+    """Returns a weight with a scale 4 of the whole tensor, which its scheme does not have."""
     if kind == "mxfp4":
         tensors = {"a.weight_packed": packed((64, 64))[0], "a.weight_scale": powers((64, 2))}
         tensors["a.weight_global_scale"] = np.full(1, 4, np.float32)
@@ -173,7 +173,7 @@ ROTATION = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "i
 
 @pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config"])
 def test_rotated_weights_are_refused(tmp_path: Path, place: str) -> None:
-    """Their layers rotate inputs where the model runs; nothing else has such weights."""
+    """Checks weights whose layers rotate inputs at run time; nothing else has such weights."""
     tensors = {"a.weight": codes((64, 64)), "a.weight_scale": scales((64, 1))}
 
     def source(transforms: object) -> Path:
@@ -218,7 +218,7 @@ def test_zero_points_of_float_codes_must_be_zero(tmp_path: Path, owner: str, dty
     assert "'a.weight_zero_point' is not supported, it changes what its weight means" in refused
 
 
-# Tensors that are copied beside the weights: type, target, exit code, message.
+# By name: a tensor to be copied beside the weights: type, target, exit code, message.
 COPIES = {
     "stray": (E4M3, "modelopt", 2, "(F8_E4M3) must be a part of a weight, 'modelopt' has none of "
               "its name"),
@@ -256,14 +256,14 @@ def test_copies_that_the_result_would_not_be_read_with_are_refused(
         nf.save(out, nf.load(ours), convention=to)
     assert not out.exists()
     if dtype is E4M3:
-        return  # `quantize` takes no model with codes
+        return  # `quantize` accepts no model with codes
     source = write_file(tmp_path / "in.safetensors", weight | stray)
     direct = ("quantize", source, out, "--scheme", scheme, "--convention", to)
     assert run(*direct, code=code).stderr == message.format("quantize") and not out.exists()
 
 
 def test_parts_of_a_weight_are_no_copies(tmp_path: Path) -> None:
-    """Another convention has other names of scales, which are then tensors like others."""
+    """Checks names that are scales in one convention, and plain tensors in another."""
     tensors = {"a.weight": codes((128, 128)), "a.weight_scale": scales((1, 1))}
     tensors |= {"norm.weight_scale_inv": scales((4,)), "norm.scale": scales((4,))}
     source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`narrowfloat report`: the numbers, and the page that shows them."""
+"""Tests `narrowfloat report`: the numbers, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ console.log(JSON.stringify({rows, bars, again}));
 
 
 def test_the_script_fills_the_tables(model: Path, tmp_path: Path) -> None:
-    """Runs the page's script over a document that keeps what it is given."""
+    """Runs the page's script on a document that records the nodes that the script adds."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed")

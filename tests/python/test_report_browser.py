@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of `narrowfloat report` in a real browser: sorting, filtering, light and dark."""
+"""Tests the page of `narrowfloat report` in a browser: sorting, filtering, light and dark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browse(page: Path, *options: str) -> str:
 
 
 def probe(page: Path, script: str = "", *options: str) -> dict:
-    """Runs a script in the page, and returns what the page shows then."""
+    """Runs a script in the page, and returns the content that the page then shows."""
     copy = page.with_name("probe.html")
     copy.write_text(page.read_text("utf-8").replace("</body>", PROBE % script), "utf-8")
     body = re.search(r"<body>(.*)</body>", browse(copy, "--dump-dom", *options), re.DOTALL)
@@ -68,7 +68,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 
 
 def worst(found: dict, key: str, scheme: int = 0, *, largest: bool = False) -> list[float]:
-    """The figures of that column, worst first; nothing counts as best."""
+    """Returns the figures of a column, worst first, without missing ones, which count as best."""
     figures = [tensor["schemes"][scheme][key] for tensor in found["tensors"]]
     return sorted((f for f in figures if f is not None), reverse=largest)
 

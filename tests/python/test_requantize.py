@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-V4, gpt-oss and MXFP8 both ways, and other codes with the same values."""
+"""Tests DeepSeek-V4, gpt-oss and MXFP8, read and written, and other codes of the same values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_same_tensors(one: Path, other: Path) -> None:
 def test_a_model_that_rounds_inputs_to_powers_of_two_keeps_saying_so(
     tmp_path: Path, to: str, kept: bool
 ) -> None:
-    """DeepSeek-V3.1: scales are fp32, all of them powers of two."""
+    """Checks models like DeepSeek-V3.1, whose fp32 scales are all powers of two."""
     tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": power_values(powers((2, 3)))}
     for value in ("ue8m0", None):
         source = write_model(tmp_path / f"in{value}", [tensors], method("fp8", scale_fmt=value))
@@ -91,7 +91,7 @@ def test_deepseek_v4_has_fp4_for_experts_alone(tmp_path: Path) -> None:
 
 
 def v4(folder: Path, exponents: np.ndarray | None = None) -> Path:
-    """A model as DeepSeek-V4 ships it: block FP8 beside experts in FP4."""
+    """Writes a model in the form of DeepSeek-V4: block FP8 beside experts in FP4."""
     scales = powers((200, 10)) if exponents is None else exponents
     tensors = {
         "a.weight": codes((200, 320)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save() into folders, the configuration beside tensors, and weights in our own convention."""
+"""Tests save() into folders, the configuration beside tensors, and our own convention."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_convert_writes_our_own_convention(scheme: str, convention: str, tmp_pat
     run("quantize", source, tmp_path / "other", "--scheme", scheme, "--convention", convention)
     made = run_json("convert", tmp_path / "other", tmp_path / "back", "--to", "narrowfloat")
     assert (made["to"], made["format"], made["tensors_converted"]) == ("narrowfloat", scheme, 1)
-    if scheme not in ("fp8_e4m3", "nvfp4"):  # whose scale and amax round on the way
+    if scheme not in ("fp8_e4m3", "nvfp4"):  # their scale and amax are rounded
         assert files(tmp_path / "back") == files(tmp_path / "ours")
     before, after = (nf.load(tmp_path / name)[NAME] for name in ("ours", "back"))
     for role in ("rowwise_data", "rowwise_scale_inv"):

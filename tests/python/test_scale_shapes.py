@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of FP8 whose shapes tell rows, tiles and whole tensors apart, in every convention."""
+"""Tests FP8 scales whose shapes distinguish rows, tiles and whole tensors, in every convention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def groups(strategy: str, **more: object) -> dict:
 
 
 def described(block: list[int]) -> dict[str, str]:
-    """Metadata of torchao for a weight of FP8."""
+    """Returns torchao's metadata for a weight of FP8."""
     weight = {
         "_type": "Float8Tensor",
         "_data": {"block_size": block},
@@ -111,7 +111,7 @@ def test_the_strategy_tells_groups(tmp_path: Path) -> None:
 
 
 def test_a_matrix_of_one_row_does_not_change_the_strategy(tmp_path: Path) -> None:
-    """Its one scale could be that of a block, and a model of ModelOpt has one format."""
+    """Checks a matrix whose one scale may be a block's; a ModelOpt model has one format."""
     tensors = {"a.weight": codes(SHAPE), "a.weight_scale": ROWS}
     tensors |= {"head.weight": codes((1, 96)), "head.weight_scale": scales((1, 1))}
     source = write_model(tmp_path / "in", [tensors], groups("channel"))
@@ -138,7 +138,7 @@ def test_groups_of_two_strategies_say_nothing(tmp_path: Path) -> None:
 
 
 def test_scales_of_two_meanings_are_refused(tmp_path: Path) -> None:
-    """A stack of one matrix, whose scales may leave out its dimension."""
+    """Checks a stack of one matrix, whose scales may omit the dimension of the stack."""
     tensors = {"a.weight": codes((1, *SHAPE)), "a.weight_scale": ROWS.reshape(1, 32)}
     source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))
     refused = run("dequantize", source, tmp_path / "out", code=2)
@@ -152,7 +152,7 @@ def test_scales_of_two_meanings_are_refused(tmp_path: Path) -> None:
 
 
 def per_tensor(**more: np.ndarray) -> Tensors:
-    """The names of AutoFP8, whose scale has no block."""
+    """Returns a weight under the names of AutoFP8, with one scale and no blocks."""
     scale = np.float32(0.3).reshape(())
     return {"a.weight": codes((200, 320)), "a.weight_scale": scale, **more}
 

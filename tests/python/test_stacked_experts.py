@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts of one layer, stacked in one tensor, in the conventions that store them so."""
+"""Tests experts of one layer in one tensor, in the conventions that stack them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreign_model import E4M3, codes, method, packed, read_model, scales, sprea
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
 @pytest.mark.parametrize("globals_", [(3,), (3, 1, 1), ()])
 def test_stacked_experts_of_modelopt(tmp_path: Path, name: str, globals_: tuple[int, ...]) -> None:
-    """The weight's name stands before the suffix; each expert may have its own second scale."""
+    """Checks names with a suffix after the weight's name, and a second scale for each expert."""
     (fp4, values), s = packed((3, 64, 128)), (64 * scales((3, 64, 8))).astype(E4M3)
     second = np.asarray(scales(globals_, 1), np.float32)
     wide = spread(s.astype(np.float32), 1, 16, values.shape)
@@ -38,7 +38,7 @@ def test_stacked_experts_of_modelopt(tmp_path: Path, name: str, globals_: tuple[
     expected = whole.astype(np.float32) * each
     assert found[f"e.experts.{fp8_name}"].tobytes() == expected.astype(np.float32).tobytes()
     run("check", source)
-    if globals_ == (3,):  # a zero scale is a finding for an expert with values alone
+    if globals_ == (3,):  # a zero scale is a finding if codes are not zero
         second[2] = 0
         spoilt = write_model(tmp_path / "spoilt", [tensors], method("modelopt"))
         found = run("check", spoilt, code=1).stdout

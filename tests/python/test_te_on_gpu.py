@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that TransformerEngine 2.20.2 gave on an NVIDIA H200, for the inputs of tests/golden.
+"""Compares with TransformerEngine 2.20.2 on an NVIDIA H200, for the inputs of tests/golden.
 
-tests/golden/te220_h200/manifest.json has the SHA-256 of each output, and says how it was made.
+tests/golden/te220_h200/manifest.json has the SHA-256 of each output, and the calls that made it.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ FOLDER = ROOT / "te220_h200"
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
 RECORDED = MANIFEST["groups"]
 FP8_MAX = {"e4m3": 448.0, "e5m2": 57344.0}
-# NaN of each type as the library writes it: decision 1. Codes of NaN are the same on the GPU.
+# NaN of each type as the library writes it (decision 1). The GPU has the same codes of NaN.
 NAN = {DTYPES["fp32"]: 0x7FC00000, DTYPES["fp16"]: 0x7E00, DTYPES["bf16"]: 0x7FC0}
-# Outputs compared, and those of them in which only the pattern of NaN differs.
+# By group: the compared outputs, and those in which only the pattern of NaN differs.
 COUNTS = {
     "cs": (862, 3),
     "ds": (237, 5),
@@ -34,7 +34,7 @@ COUNTS = {
     "rht": (17, 1),
     "dbias": (12, 0),
 }
-# After a newest amax of 0 TransformerEngine's kernel for one tensor rolls the history and its bulk
+# After a newest amax of 0, TransformerEngine's kernel for one tensor rolls the history; its bulk
 # kernel does not. The library follows the bulk kernel, which the training loop calls.
 ROLLED = {
     ("dsu/len16_max_e4m3_margin0_zeros", "kernel.history"),
@@ -102,7 +102,7 @@ def blocks(case: Case) -> Outputs:
 
 
 def block_scales(case: Case, name: str, scales: np.ndarray, transposed: bool) -> Outputs:
-    """The scales as they lie, and those of blocks alone, [line][block]."""
+    """Returns the scales as stored, and the scales without padding as [line][block]."""
     ordered = scales.T if transposed else scales
     lines, columns = case[name].shape
     return {f"{name}_gemm": scales, name: ordered[:lines, :columns]}
@@ -185,7 +185,7 @@ def decoded(case: Case) -> Outputs:
 
 
 def nvfp4(case: Case) -> Outputs:
-    """The amax of the recorded input, and the values of the recorded codes."""
+    """Returns the amax of the recorded input, and the values of the recorded codes."""
     q = nf.quantize(case["x"], "nvfp4", row_scaled=bool(case.params["row_scaled"]))
     return {"amax": q.buffers["amax_rowwise"], **decoded(case)}
 
@@ -199,7 +199,7 @@ def transform(case: Case) -> Outputs:
 
 
 def swizzled(case: Case, padding: int = 0) -> Outputs:
-    """Swizzles the recorded compact scales; `padding` is what fills them up."""
+    """Swizzles the recorded compact scales, and fills them up with `padding`."""
     p = case.params
     if p["mode"] == "swizzle":
         (m, k), rowwise = p["padded_shape"], p["direction"] == "rowwise"
@@ -250,7 +250,7 @@ GROUPS: dict[str, Callable[[Case], Outputs]] = {
 
 
 def with_nan(array: np.ndarray, pattern: str | None) -> tuple[bytes, bool]:
-    """The bytes of `array`, NaN written as the GPU did; whether that changed any."""
+    """Returns the bytes of `array` with the GPU's NaN, and whether that changed a byte."""
     items = np.ascontiguousarray(array).reshape(-1)
     if items.dtype not in NAN:
         return items.tobytes(), False
@@ -284,7 +284,7 @@ def test_bytes_are_those_of_the_gpu(group: str) -> None:
 
 
 def test_swizzle_zeroes_the_padding_as_the_gpu_does() -> None:
-    """Decision 11. The GPU's padding is 0 whatever the compact scales had there."""
+    """Checks that padding is 0 for any padding of compact scales, as on the GPU (decision 11)."""
     compared = 0
     for name, outputs in RECORDED["sw_pad"]["cases"].items():
         ours = swizzled(recorded(name.split("/")[0])[name], 0xA7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places in which configuration files say how a model is quantized."""
+"""Tests the places in which configuration files state how a model is quantized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreign_model import codes, method, read_model, scales, spread, write_model
 
 import narrowfloat as nf
 
-# A text whose other members no printer of JSON repeats.
+# A text whose other members no JSON printer reproduces.
 CONFIG = """{
     "big": 1000000000000000019884624838656,
     "text_config" : {"rope": [1e-05,  NaN], "dtype": "float32"%s},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that a job has not finished, and folders that another job writes."""
+"""Tests folders that a job has not finished, and folders that another job writes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def write_zeros(folder: Path, file_bytes: int) -> Path:
 
 
 def test_a_mark_that_is_gone_is_written_again(tmp_path: Path) -> None:
-    """A part that made the folder and stops before its first file removes the mark."""
+    """Removes the mark, as a part does that made the folder and stops before its first file."""
     source, out = write_zeros(tmp_path / "in", 1 << 29), tmp_path / "q"
     job = [program(), "quantize", source, out, "--scheme", "nvfp4", "--part", "1/2"]
     with subprocess.Popen(job, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as part:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The repaired wheel in a clean environment. NF_WHEEL is its path."""
+"""Tests the repaired wheel in a clean environment. NF_WHEEL is its path."""
 
 import os
 import re
@@ -25,12 +25,12 @@ SYSTEM = {
     "libstdc++.so.6",
 }
 BUNDLED = ("libtbb", "libhwy")
-# The module of mode "fast", which finds oneDNN on the machine or says what is missing.
+# The module of mode "fast", which loads oneDNN from the machine or names it as missing.
 ONEDNN_MODULE = "libnarrowfloat_onednn.so"
 NEVER = ("libgomp", "libdnnl", "libtorch", "libc10", "jaxlib", "libxla", "libcuda", "libpython")
 
 
-# The caller's own paths must not reach into the clean environment.
+# The caller's own paths must not be visible in the clean environment.
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 

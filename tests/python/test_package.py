@@ -75,7 +75,7 @@ NO_FACTS = {
     "pytorch/tex/optimizers.py": {5, 8},  # numbers of lists of tensors in arguments
     "pytorch/tex/_scores.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
-    "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # the fewest terms that it is worth for
+    "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # the fewest terms that gain time
     "pytorch/tex/casts.py": {64, 128},  # shapes that a GPU's fused kernels take
     "pytorch/tex/_cache.py": {18},  # a power of two: elements that stay in a cache
     "common/constants.py": {10_000},  # TransformerEngine's kernels write it over masked scores

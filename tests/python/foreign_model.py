@@ -16,7 +16,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def write_model(folder: Path, shards: list[Tensors], config: dict | None = None) -> Path:
-    """Writes a folder of shards with an index, as the hub has it; returns the folder."""
+    """Writes a folder of shards with an index, as on the Hugging Face hub; returns the folder."""
     folder.mkdir()
     weight_map = {}
     for i, tensors in enumerate(shards):

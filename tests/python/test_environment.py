@@ -127,7 +127,7 @@ def test_settings_of_the_caller_on_later_calls(mxcsr_library: Path, setting: str
     finally:
         mxcsr.set_mxcsr(before)
     assert found == EXPECTED
-    # The low six bits are flags of what has happened, which Python's own arithmetic sets.
+    # The low six bits are flags of earlier exceptions, which Python's own arithmetic sets.
     assert left & 0xFFC0 == SETTINGS[setting]
 
 

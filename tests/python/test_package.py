@@ -54,10 +54,10 @@ NO_FACTS = {
     "debug/_statistic_values.py": {100},  # per cent
     "jax/quantize/serialization.py": {63, 100, 65536},  # bounds on the content of a file
     "te/_explain.py": {70},  # characters of a line of code that are shown
-    "te/jax/fused.py": {5},  # results of its primitive that are kept
+    "te/jax/fused.py": {5},  # the number of results of its primitive that are kept
     "te/_settings.py": {9, 10},  # generations of CUDA devices
     "te/_host.py": {17, 20},  # TransformerEngine's versions
-    "te/_code_cache.py": {0o700},  # access of the user alone
+    "te/_code_cache.py": {0o700},  # permissions of the user alone
     "te/cuda.py": {1e3},  # milliseconds
     "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
@@ -65,11 +65,11 @@ NO_FACTS = {
     "pytorch/tensor/storage/_aliases.py": {8},  # entries before old ones are removed
     "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
     "pytorch/tensor/_layouts.py": {64, 1024},  # entries of caches
-    "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
+    "pytorch/tensor/nvfp4_tensor.py": {256},  # the other bound of E4M3 scales in 4over6
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits
     "pytorch/tex/_bits.py": {8},  # bits of a byte
     "pytorch/tex/attention.py": {91_900},  # a release of cuDNN
-    "pytorch/tex/dropout.py": {256},  # values of a draw
+    "pytorch/tex/dropout.py": {256},  # the number of values of a random draw
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
     "pytorch/tex/gemm.py": {130_300},  # a version of cuBLASLt
     "pytorch/tex/optimizers.py": {5, 8},  # numbers of lists of tensors in arguments
@@ -77,7 +77,7 @@ NO_FACTS = {
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
     "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # the fewest terms that gain time
     "pytorch/tex/casts.py": {64, 128},  # shapes that a GPU's fused kernels take
-    "pytorch/tex/_cache.py": {18},  # a power of two: elements that stay in a cache
+    "pytorch/tex/_cache.py": {18},  # as a power of two: elements that fit in a cache
     "common/constants.py": {10_000},  # TransformerEngine's kernels write it over masked scores
     "te/jax/native.py": {
         10,

@@ -88,7 +88,7 @@ def test_without_a_parent_gemms_are_not_asked_about(monkeypatch: pytest.MonkeyPa
 def test_a_gemm_that_is_off_for_good_keeps_the_layer_in_debug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that the layer stays in debug: its normal path would quantize the gemm."""
+    """Checks (False, None), which is final: the layer's normal path would quantize the gemm."""
     features = Features(monkeypatch, {("fp8_gemm_enabled", "dgrad"): (False, None)})
     features.iteration = 5
     quantizer = DebugQuantizer("layer", "weight", parent())

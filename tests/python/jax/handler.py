@@ -114,7 +114,7 @@ def dbias_quantize(
 
 
 def rht_matrix(sign_mask: int = 0xD7E8) -> np.ndarray:
-    """Returns diag(signs) H / 4, H by Sylvester's construction. Bit k set: sign k is -1."""
+    """Returns diag(signs) H / 4, H by Sylvester's construction. If bit k is set, sign k is -1."""
     matrix = np.ones((1, 1))
     for _ in range(4):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

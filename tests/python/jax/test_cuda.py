@@ -81,7 +81,7 @@ def assert_same(function: Callable, *operands: Any) -> None:
 
 
 def parts(tensor: ScaledTensor) -> dict[str, Any]:
-    """Returns its arrays, and its values unless they need a product, the inverse transform."""
+    """Returns a tensor's arrays; its values too, unless they need the inverse transform."""
     return {
         name: (half.data, half.scale_inv, half.amax)
         + (() if half.has_rht_applied else (half.dequantize(),))

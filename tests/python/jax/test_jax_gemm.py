@@ -22,7 +22,7 @@ import narrowfloat as nf
 
 BOTH = QuantizeLayout.ROWWISE_COLWISE
 M, N, K = 64, 96, 128
-# Contracted dimensions, and the layout of nf.qgemm that reads the same directions.
+# By layout of nf.qgemm: the contracted dimensions that read the same directions.
 LAYOUTS = {"TN": ((1,), (1,)), "NN": ((1,), (0,)), "NT": ((0,), (0,))}
 modes = pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
 

@@ -76,7 +76,7 @@ def test_the_three_products_of_a_layer(mode: ScalingMode, dtype: str, sizes: lis
     assert_bytes(dw, np.stack(nf.grouped_qgemm(xs, dys, layout="NT")))
     want = np.stack([part.sum(0, dtype=np.float64) for part in split(dy, sizes)])
     most = np.stack([np.abs(part).sum(0, dtype=np.float64) for part in split(dy, sizes)])
-    # At most 128 float32 sums in any order; XLA takes subnormals for zeros.
+    # At most 128 float32 sums in any order; XLA flushes subnormals to zero.
     bound = 128 * 2.0**-24 * most + 128 * 2.0**-126
     assert (np.abs(np.asarray(dbias, np.float64) - want) <= bound).all()
 

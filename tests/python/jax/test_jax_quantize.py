@@ -223,7 +223,7 @@ def test_padding_of_scales_round_trips() -> None:
         remove_padding_from_scale_inv,
     )
 
-    # Padded scales of (32, 5, 96) cannot be spread over three dimensions and become a matrix.
+    # Padded scales of (32, 5, 96) cannot have three dimensions, so that they become a matrix.
     for shape, axis, padded in [((96, 96), -1, (128, 4)), ((32, 5, 96), -1, (256, 4))]:
         x = jnp.asarray(hostile(shape))
         mode = ScalingMode.MXFP8_1D_SCALING

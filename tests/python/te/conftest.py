@@ -45,11 +45,11 @@ def runner(tmp_path: Path, *packages: Path) -> Run:
 
 @pytest.fixture
 def run(site: Path, tmp_path: Path) -> Run:
-    """Runs Python in tmp_path, where the look-alike is imported as TransformerEngine."""
+    """Returns a function that runs Python in tmp_path, where it imports the look-alike."""
     return runner(tmp_path, site)
 
 
 @pytest.fixture
 def run_alone(tmp_path: Path) -> Run:
-    """Runs Python in tmp_path, with TransformerEngine itself."""
+    """Returns a function that runs Python in tmp_path, with TransformerEngine itself."""
     return runner(tmp_path)

@@ -189,7 +189,7 @@ def clamped() -> None:
 
 
 def softmaxes() -> None:
-    """Checks that equal scores share 1 equally, rounded once, and that kernels refuse a shape."""
+    """Checks that equal scores share 1, rounded once, and that a triangle must be square."""
     keys, factor = 32, 0.125
     ones = jnp.ones((1, 4, keys, keys), jnp.bfloat16)
     mask = np.zeros((1, 1, keys, keys), np.uint8)

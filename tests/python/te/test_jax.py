@@ -94,5 +94,5 @@ def test_a_product_of_blocks_is_that_of_the_decoded_values() -> None:
         preferred_element_type=jnp.float32,
     )
     a, b = (c * np.repeat(s, 32, axis=2) for c, s in zip(codes, scales, strict=True))
-    # All terms are multiples of 2**-4 below 2**10, so that fp32 sums of 64 of them are exact.
+    # All terms are multiples of 2**-4 up to 2**10, so that fp32 sums of 64 of them are exact.
     assert np.array_equal(np.asarray(made), np.einsum("bmk,bnk->bmn", a, b))

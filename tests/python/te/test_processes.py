@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lookalike import Run, write
 
-# The test imports multiprocessing before narrowfloat.te runs: it then has another main module.
+# The test imports multiprocessing before narrowfloat.te runs, with another main module.
 SPAWNING = """
     '''Starts processes.'''
     import multiprocessing

@@ -44,7 +44,7 @@ SPECIAL = [0.0, -0.0, 1.0, -448.0, 6.0, 57344.0, 0.25, 225.0, np.inf, -np.inf, n
 
 @st.composite
 def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
-    """Draws matrices with even sides: normal numbers, scaled rows and columns, special values.
+    """Draws matrices with even sides: normal numbers, scaled by row and column, one special value.
 
     near: within some binades of 1, and finite.
     """

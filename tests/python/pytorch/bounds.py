@@ -3,7 +3,7 @@
 
 import torch
 
-UNIT = 2.0**-24  # half an ulp of float32: the relative error of one rounding
+UNIT = 2.0**-24  # half an ulp of float32 at 1: the largest relative error of one rounding
 
 
 def half_ulp(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
@@ -22,9 +22,9 @@ def assert_near(
 ) -> None:
     """Checks a result against its float64 value.
 
-    magnitude: the sum of the absolute values of the terms that were added, so that cancellation is
-    allowed for. roundings: how many float32 roundings a term goes through at most; the last
-    rounding, to the result's dtype, comes on top.
+    magnitude: the sum of the absolute values of the added terms, since terms may cancel.
+    roundings: the largest number of float32 roundings of a term. The last rounding, to the dtype
+    of the result, is not counted.
     """
     got = actual.detach().double()
     assert got.shape == exact.shape, f"{label}: {got.shape} instead of {exact.shape}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers of every kind on a device, and comparisons of CUDA tensors with the CPU's."""
+"""Makes quantizers of every kind on a device, and compares CUDA tensors with CPU tensors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def why_not() -> str:
 WHY_NOT = why_not()
 MARKS = [pytest.mark.gpu, pytest.mark.skipif(WHY_NOT != "", reason=WHY_NOT or "runs")]
 
-Make = Callable[[str], nfp.Quantizer]  # of a device
+Make = Callable[[str], nfp.Quantizer]  # returns a quantizer on a device
 Made: TypeAlias = Any  # a quantized tensor, or the type and text of an error
 
 
@@ -87,7 +87,7 @@ ODD_SHAPES = [(1, 1), (7, 13), (33, 65), (130, 48), (129, 257), (5, 3, 129), (64
 
 
 def sample_with_blocks(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values whose magnitudes differ from block to block, with zeros among them."""
+    """Returns values whose magnitudes differ from block to block, with zeros among them."""
     x = sample(*shape) if 0 not in shape else torch.zeros(shape)
     if x.dim() > 1 and x.numel():
         x = x * torch.logspace(-3, 3, x.shape[-1]).roll(x.shape[0])
@@ -96,7 +96,10 @@ def sample_with_blocks(*shape: int, dtype: torch.dtype = torch.float32) -> torch
 
 
 def seed(number: int) -> None:
-    """Seeds the CPU's generator, from which stochastic rounding draws; a capture refuses others."""
+    """Seeds the CPU's generator, which stochastic rounding reads, and no other.
+
+    CUDA's generators cannot be seeded while a graph is captured.
+    """
     torch.default_generator.manual_seed(number)
 
 
@@ -119,7 +122,7 @@ def outcome(call: Callable[[], Any]) -> Made:
 
 
 def assert_same(actual: Made, expected: Made, what: str) -> None:
-    """The same buffers and values as on the CPU, or the same error."""
+    """Asserts that buffers and values, or the error, are the same as on the CPU."""
     if isinstance(expected, tuple):
         assert actual == expected, what
         return
@@ -138,13 +141,13 @@ def assert_same(actual: Made, expected: Made, what: str) -> None:
             continue
         assert values.is_cuda, what
         values = values.cpu()
-        if what.startswith("identity"):  # PyTorch's own conversion: a GPU has another NaN
+        if what.startswith("identity"):  # PyTorch converts, to another NaN on a GPU
             values, wanted = (t.masked_fill(t.isnan(), torch.nan) for t in (values, wanted))
         assert_tensor(values, wanted, f"{what}, decoded to {dtype}")
 
 
 def quantize_on_both(make: Make, usages: tuple[bool, bool], x: torch.Tensor) -> tuple[Made, Made]:
-    """Returns the outcomes on CUDA and on the CPU. `x`: on the CPU, with its strides."""
+    """Returns the outcomes on CUDA and on the CPU, with the strides of `x`, a CPU tensor."""
     made = []
     for device in ("cuda", "cpu"):
         quantizer = make(device)

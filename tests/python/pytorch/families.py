@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantizer of every kind, and the buffers of what it makes."""
+"""Makes a quantizer of every kind, and compares the buffers of quantized tensors."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ def sample(
 
 
 def buffers(tensor: nfp.QuantizedTensorStorage) -> dict[str, torch.Tensor]:
-    """Every buffer that is there, children's under their direction."""
+    """Returns the present buffers by name; the direction is the prefix of a child's buffers."""
     if isinstance(tensor, nfp.HybridQuantizedTensorStorage):
         children = {
             "rowwise": tensor.rowwise_sub_storage,
@@ -78,7 +78,7 @@ def assert_same_buffers(
     expected: nfp.QuantizedTensorStorage | dict[str, torch.Tensor],
     what: str,
 ) -> None:
-    """The same buffers with the same bytes."""
+    """Asserts that both have the same buffers with the same bytes."""
     got = actual if isinstance(actual, dict) else buffers(actual)
     want = expected if isinstance(expected, dict) else buffers(expected)
     assert got.keys() == want.keys(), f"{what}: {sorted(got)}, expected {sorted(want)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for TransformerEngine's own classes: the same names, modules and fields, no verbs."""
+"""Imitates TransformerEngine's classes: the same names, modules and fields, without verbs."""
 
 import sys
 import types
@@ -26,7 +26,7 @@ FAMILIES = {
 
 
 class HostQuantizer:
-    """Holds options; `copy` is all that a quantizer does by itself."""
+    """Holds options. Its only method is `copy`."""
 
     def copy(self) -> object:
         other = object.__new__(type(self))
@@ -109,12 +109,12 @@ if PACKAGE not in HOSTS:
 
 
 def host_of(ours: type) -> type:
-    """Returns the host's class for a class of ours."""
+    """Returns the host's class for a class of narrowfloat."""
     return getattr(sys.modules[ours.__module__.replace("narrowfloat", PACKAGE, 1)], ours.__name__)
 
 
 def hosts_quantizer(quantizer: Quantizer) -> object:
-    """Returns the host's quantizer with the options of one of ours; tensors of state are copies."""
+    """Returns the host's quantizer with the options of `quantizer`. Tensors are copied."""
     made = object.__new__(host_of(type(quantizer)))
     for name, value in quantizer.__dict__.items():
         made.__dict__[name] = value.clone() if isinstance(value, torch.Tensor) else value

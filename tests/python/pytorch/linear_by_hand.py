@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer of quantizers and general_gemm alone, which tests compare layers with."""
+"""A linear layer of only quantizers and general_gemm. Tests compare nfp.Linear with it."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from narrowfloat.pytorch.custom_recipes import quantizer_factory_zoo as zoo
 from narrowfloat.pytorch.custom_recipes.quantizer_factories import mxfp8_factory
 from narrowfloat.pytorch.quantization import QuantizerRole, RecipeState
 
-# Every kind of recipe: a function that makes it, and the type of the network that it trains.
+# One function per kind of recipe, which makes the recipe.
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "delayed": lambda: DelayedScaling(amax_history_len=4),
     "current": Float8CurrentScaling,
@@ -33,7 +33,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def sums_of_strips(rows: torch.Tensor) -> torch.Tensor:
-    """The sums of columns as docs/numerics.md has them: strips of 128 rows, then the strips."""
+    """Returns the sums of columns in the order of docs/numerics.md: strips of 128 rows first."""
     total = torch.zeros(rows.shape[1])
     for strip in rows.float().split(128):
         part = torch.zeros(rows.shape[1])
@@ -44,7 +44,7 @@ def sums_of_strips(rows: torch.Tensor) -> torch.Tensor:
 
 
 class LinearByHand:
-    """y = x w^T + b and its gradients. Delayed scaling's state is stepped by step()."""
+    """Computes y = x w^T + b and its gradients. step() updates the state of delayed scaling."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, recipe: Recipe) -> None:
         self.weight, self.bias, self.recipe = weight.detach().clone(), bias.detach().clone(), recipe
@@ -72,6 +72,6 @@ class LinearByHand:
         return general_gemm(self.w, q, dy.dtype, layout="NN", grad=True)[0]
 
     def step(self, mode: str) -> None:
-        """The step of delayed scaling at the end of a pass."""
+        """Updates the state of delayed scaling at the end of a pass."""
         if hasattr(self.states[mode], "update"):
             self.states[mode].update()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""autocast, quantized_model_init and the global state; amaxes reduced over two processes."""
+"""Tests autocast, quantized_model_init, the global state, and amaxes reduced over processes."""
 
 import gc
 import socket
@@ -167,7 +167,7 @@ def test_the_outermost_exit_takes_the_forward_step() -> None:
     forward, backward = delayed_state(), delayed_state("backward")
     for state in (forward, backward):
         FP8GlobalStateManager.add_recipe_state(state)
-        FP8GlobalStateManager.add_recipe_state(state)  # once is enough
+        FP8GlobalStateManager.add_recipe_state(state)  # has no effect
         state.amax_history[0] = torch.tensor([7.0, 0.5])
     with autocast():
         with autocast():
@@ -214,7 +214,7 @@ def test_states_without_history_and_states_that_are_gone() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*Recipe type changed")
 def test_a_layer_whose_recipe_changes_gives_its_place_back() -> None:
-    """Else what ranks reduce grows with every change."""
+    """Checks that the number of amaxes that ranks reduce does not grow with each change."""
     layer = nfp.Linear(32, 32, bias=False)
     recipes = [recipe.DelayedScaling(amax_history_len=4), recipe.MXFP8BlockScaling()]
     for step in range(6):
@@ -230,9 +230,9 @@ def test_a_layer_whose_recipe_changes_gives_its_place_back() -> None:
 
 
 def run_rank(rank: int, address: str, folder: str) -> None:
-    """One of two processes: two layers and a third that keeps its amaxes to itself.
+    """Runs one of two processes, with two layers and a third whose amaxes are not reduced.
 
-    Between the two was a layer that is gone, but one process has not noticed.
+    A layer between the first two is deleted, but its state is still alive on rank 0.
     """
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
@@ -240,7 +240,7 @@ def run_rank(rank: int, address: str, folder: str) -> None:
     )
     first, second = delayed_state(n=2), delayed_state(n=1)
     alone, gone = delayed_state(n=1, reduce_amax=False), delayed_state(n=3)
-    older = delayed_state("forward", margin=1)  # all states of this recipe are gone
+    older = delayed_state("forward", margin=1)  # its recipe has no other state; deleted on rank 1
     for state in (older, first, gone, second, alone):
         FP8GlobalStateManager.add_recipe_state(state)
     kept = [gone, older] if rank == 0 else []
@@ -250,7 +250,7 @@ def run_rank(rank: int, address: str, folder: str) -> None:
     for i, quantizer in enumerate(quantizers):
         quantizer(torch.full((2, 2), float((rank + 1) * (i + 1))))
     if rank == 1:
-        quantizers[0].amax.zero_()  # this process saw nothing of it
+        quantizers[0].amax.zero_()  # as if rank 1 had not used this quantizer
     for state in kept:
         state.amax_history[0] = 1000.0
     with autocast():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers that change, are copied or are made around and inside compiled functions."""
+"""Tests quantizers that are changed, copied or made around and inside compiled functions."""
 
 import copy
 from collections.abc import Callable
@@ -69,7 +69,7 @@ STEPS = [call, long_call, change_between, change_between_long, change_back, chan
 
 
 def follow(step: Step, inside: nfp.Quantizer, outside: nfp.Quantizer) -> None:
-    """Runs the step compiled and as it is, while both quantizers change in the same way."""
+    """Compares the compiled step with the eager step, while both quantizers change equally."""
     compiled = torch.compile(lambda t: step(t, inside), backend="aot_eager")
     x = sample(dtype=torch.bfloat16)
     for columnwise in (None, None, True, False, True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in compiled functions: one graph, the bytes of eager, over steps of training."""
+"""Tests that layers in compiled functions are one graph and train with the bytes of eager mode."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from narrowfloat import pytorch as nfp
 
 
 def mxfp8_weights(role: nfp.QuantizerRole) -> nfp.Quantizer:
-    """MXFP8, with gradients in E5M2."""
+    """Returns an MXFP8 quantizer: E5M2 for gradients, else E4M3."""
     gradient = role.tensor_type.startswith("grad")
     return nfp.MXFP8Quantizer(nfp.DType.kFloat8E5M2 if gradient else nfp.DType.kFloat8E4M3)
 
 
 def some_delayed(role: nfp.QuantizerRole) -> object:
-    """Weights with delayed scaling, all else with current scaling."""
+    """Returns a request of delayed scaling for weights, else a quantizer of current scaling."""
     if role.tensor_type == "weight":
         return nfp.DelayedScalingRequest(amax_history_len=2)
     return nfp.Float8CurrentScalingQuantizer(nfp.DType.kFloat8E4M3)
@@ -39,7 +39,7 @@ RECIPES: dict[str, Callable[[], recipe.Recipe]] = {
     "delayed": lambda: recipe.DelayedScaling(amax_history_len=2),
     "custom_delayed": lambda: recipe.CustomRecipe(qfactory=some_delayed),
 }
-# A graph cannot hold the step that ends an autocast of delayed scaling.
+# A graph cannot contain the update at the end of an autocast of delayed scaling.
 INSIDE = [kind for kind in RECIPES if "delayed" not in kind]
 
 
@@ -52,7 +52,7 @@ def _fresh() -> Iterator[None]:
 
 
 class Network(torch.nn.Module):
-    """Two layers."""
+    """Two layers with a ReLU between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def train(
     chosen: recipe.Recipe | None,
     rows: tuple[int, ...],
 ) -> None:
-    """Trains a step for each number of rows; both networks must agree in every bit.
+    """Trains one step per number of rows, and asserts that both networks agree in every bit.
 
     chosen: the recipe of an autocast around the calls.
     """
@@ -110,7 +110,7 @@ def train(
 def compare(
     call: Call, chosen: recipe.Recipe | None, backend: str = "aot_eager", dynamic: bool = False
 ) -> None:
-    """Trains a network in one graph and one outside."""
+    """Trains a network in one graph and its copy in eager mode, and compares them."""
     inside = Network()
     outside = copy.deepcopy(inside)
     counter = CompileCounterWithBackend(backend)
@@ -153,7 +153,7 @@ def test_inductor_trains_as_eager(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["current", "nvfp4", "delayed"])
 def test_a_whole_step_is_one_graph(kind: str) -> None:
-    """Forward, loss, backward and the optimizer's step."""
+    """Compiles forward, loss, backward and the optimizer's step."""
     chosen, nets = RECIPES[kind](), [Network()]
     nets.append(copy.deepcopy(nets[0]))
 
@@ -193,7 +193,7 @@ def test_a_whole_step_is_one_graph(kind: str) -> None:
 
 
 def test_an_optimizer_breaks_graphs_of_its_own() -> None:
-    """PyTorch's Optimizer.step() does, whatever the parameters are."""
+    """Checks that PyTorch's Optimizer.step() breaks a graph, even with plain parameters."""
     weight = torch.nn.Parameter(torch.ones(2, 2))
     weight.grad = torch.ones(2, 2)
     optimizer = torch.optim.SGD([weight], lr=0.5)
@@ -233,7 +233,7 @@ def test_groups_in_one_graph() -> None:
 
 
 def test_graphs_follow_changes() -> None:
-    """Another recipe, a changed one, other states and a renamed layer make another graph."""
+    """Checks results after another recipe, a changed recipe, new states and a renamed layer."""
     net = Network()
     twin = copy.deepcopy(net)
     x = sample(64, 128, dtype=torch.bfloat16)
@@ -253,7 +253,7 @@ def test_graphs_follow_changes() -> None:
     changing.backward_override = "dequantized"
     changing.fp8_quant_fwd_inp = recipe.QParams(power_2_scale=True)
     agree(changing)
-    with nfp.autocast(recipe=delayed):  # makes new states where the recipe was another one
+    with nfp.autocast(recipe=delayed):  # makes new states, since the recipe changed
         net(x), twin(x)
     FP8GlobalStateManager.reset()
     agree(delayed)
@@ -294,7 +294,7 @@ def test_quantized_results_break_the_graph(kind: str, option: str) -> None:
 
 
 def test_eager_delayed_and_compiled_stateless_passes_of_one_layer() -> None:
-    """Passes of two recipes alternate, and one backward pass runs through both."""
+    """Alternates passes of two recipes; one backward pass runs through both."""
     delayed, current, found = RECIPES["delayed"](), RECIPES["current"](), []
     inside = nfp.Linear(128, 64, dtype=torch.bfloat16)
     outside = copy.deepcopy(inside)
@@ -316,7 +316,7 @@ def test_eager_delayed_and_compiled_stateless_passes_of_one_layer() -> None:
 
 
 def test_a_second_pass_of_delayed_scaling_before_the_first_backward_raises() -> None:
-    """The step of the first backward pass changes scales that the second one's graph has saved."""
+    """Checks that a backward pass raises if the update after another changed its saved scales."""
     layer = nfp.Linear(128, 64, dtype=torch.bfloat16)
     compiled, chosen, results = (
         torch.compile(plainly, backend="aot_eager"),
@@ -348,7 +348,7 @@ def test_kept_weights_break_the_graph(is_first_microbatch: bool) -> None:
 
 
 class Doubling(nfp.Linear):
-    """A layer with a forward() of its own, of other arguments."""
+    """A layer that overrides forward() with other arguments."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x, is_first_microbatch=True) * 2
@@ -362,7 +362,7 @@ def test_the_forward_of_a_derived_layer_runs_once_where_the_graph_breaks() -> No
 
 
 class Scaled(nfp.Linear):
-    """A layer with a forward() of its own, of the same arguments."""
+    """A layer that overrides forward() with the same arguments."""
 
     def forward(self, x: torch.Tensor, *args: object) -> torch.Tensor:
         return super().forward(x, *args) * 3

@@ -171,7 +171,7 @@ VALUE_OPS = torch.library.Library("nf_values", "DEF")
 
 
 def operator_with(cls: type) -> Callable[..., torch.Tensor]:
-    """An operator whose argument is a quantizer of that class."""
+    """Returns an operator with a quantizer of the given class as an argument."""
     if not hasattr(torch.ops.nf_values, cls.__name__):
         VALUE_OPS.define(f"{cls.__name__}(Tensor x, {get_opaque_type_name(cls)} q) -> Tensor")
         VALUE_OPS.impl(cls.__name__, lambda x, q: q(x).dequantize(), "CompositeExplicitAutograd")
@@ -201,7 +201,7 @@ def test_a_graph_makes_a_tensor(kind: str) -> None:
         tensor = spec.create_tensor()
         return [getattr(tensor, name) for name in spec.inner_names()]
 
-    torch._dynamo.reset()  # or the codes of other kinds count as recompilations
+    torch._dynamo.reset()  # otherwise graphs of other kinds count as recompilations
     made = torch.compile(codes, backend="eager", fullgraph=True)(sample())
     planned = quantizer.inner_tensor_specs((128, 256))
     assert [(tuple(t.shape), t.dtype) for t in made] == list(planned.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers, products and training steps inside torch.compile: one graph, the bytes of eager."""
+"""Tests that quantizers, products and training steps compile to one graph with eager's bytes."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def _without_earlier_graphs() -> None:
 
 
 def whole(function: Callable[..., object], backend: str = "aot_eager") -> Callable[..., object]:
-    """`function` compiled as one graph: a break is an error."""
+    """Compiles `function` as one graph; a graph break is an error."""
     return torch.compile(function, backend=backend, fullgraph=True)
 
 
@@ -98,7 +98,7 @@ def test_two_batch_sizes_are_one_graph(kind: str) -> None:
     compiled = torch.compile(
         lambda t: inside(t).dequantize(), backend=counter, fullgraph=True, dynamic=True
     )
-    for rows in (256, 384, 512):  # 1 is no symbol: more than one block
+    for rows in (256, 384, 512):  # 2 or more blocks of 128: a size of 1 is a constant
         x = sample(rows, 512, dtype=torch.bfloat16)
         assert torch.equal(compiled(x), outside(x).dequantize()), rows
     assert counter.frame_count == 1
@@ -161,7 +161,7 @@ Context = torch.autograd.function.FunctionCtx
 
 
 class QuantizedLinear(torch.autograd.Function):
-    """y = x w^T, with x, w and the gradient of y quantized."""
+    """Computes y = x w^T. Quantizes x, w and the gradient of y."""
 
     @staticmethod
     def forward(
@@ -229,7 +229,7 @@ def test_a_network_trains_in_one_graph(kind: str) -> None:
 
 
 def test_a_whole_step_is_one_graph() -> None:
-    """Forward, loss, backward and update, all inside the compiled function."""
+    """Compiles forward, the gradient of w for dy = y, and the update of w."""
     quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
 
     def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -316,7 +316,7 @@ def test_products_add_to_what_is_there_in_a_graph() -> None:
 
 def test_what_cannot_be_traced_breaks_the_graph() -> None:
     class Own(nfp.MXFP8Quantizer):
-        """A class that graphs do not know."""
+        """A class that is not registered for graphs."""
 
         def quantize_impl(self, tensor: torch.Tensor) -> nfp.QuantizedTensor:
             print(end="")
@@ -409,4 +409,4 @@ def test_quantized_results_pass_plain_gradients(kind: str) -> None:
         (read(quantized) * 2).sum().backward()
         assert torch.equal(x.grad, torch.full_like(x, 6))
     quantized = compiled(sample(requires_grad=True))
-    (quantized.view(quantized.shape) * 2).sum().backward()  # a node whose gradient is a view
+    (quantized.view(quantized.shape) * 2).sum().backward()  # the gradient of this node is a view

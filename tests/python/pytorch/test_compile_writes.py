@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes in compiled functions have the bytes of those outside; some end the graph."""
+"""Tests that compiled writes have the bytes of eager writes, and which writes end the graph."""
 
 from collections.abc import Callable
 
@@ -111,7 +111,7 @@ def test_a_graph_decodes_a_transpose_once_between_writes() -> None:
 
     step(nfp.MXFP8Quantizer(E4M3)(values()).detach())
     decoded = torch.ops.narrowfloat.dequantize.default
-    # One of them reads the values that mul_() takes.
+    # The transpose is decoded before and after the write, and mul_() decodes its input.
     assert len(graphs[0].graph.find_nodes(op="call_function", target=decoded)) == 3
 
 

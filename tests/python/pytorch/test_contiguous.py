@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of parts whose codes are not contiguous: nothing is shared with the whole."""
+"""Tests that copies of parts with non-contiguous codes share no memory with the whole."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def test_a_contiguous_copy_shares_nothing(kind: str, name: str) -> None:
     made = part.contiguous()
     assert type(made) is (type(part) if stays_quantized(kind, name) else torch.Tensor)
     assert torch.equal(made.dequantize(), wanted)
-    made.fill_(100.0)  # above every scale of the whole
+    made.fill_(100.0)  # larger than every value of the whole
     assert (made.dequantize() > 90).all()
     assert_same_buffers(tensor, before, "the whole, after a write to the copy")
     if stays_quantized(kind, name):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors: streams, graphs, and values that stay in device memory.
+"""Tests CUDA tensors: streams, graphs, and numbers that stay in device memory.
 
-Synchronizing calls of PyTorch raise where a test says so; capturing a graph refuses all others.
+In no_synchronization(), PyTorch's synchronizing calls raise. In a capture, all such calls raise.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_delayed_scaling_over_steps(algo: str) -> None:
         device: (torch.zeros(3, 2, device=device), torch.ones(2, device=device))
         for device in ("cuda", "cpu")
     }
-    with torch.inference_mode():  # its tensors are refused by in-place operators outside
+    with torch.inference_mode():  # in-place operators refuse such tensors outside
         states["cuda"] = (states["cuda"][0].clone(), states["cuda"][1].clone())
     for step in range(6):
         x = sample(64, 96, seed=step) * 2.0**step
@@ -81,7 +81,7 @@ def test_delayed_scaling_over_steps(algo: str) -> None:
                 nfp.Float8Quantizer(scale[i : i + 1], history[0][i : i + 1], E4M3) for i in (0, 1)
             ]
             codes[device] = [q(source * (i + 1)) for i, q in enumerate(quantizers)]
-            codes[device].append(quantizers[0](source * 0.5))  # raises the amax once more
+            codes[device].append(quantizers[0](source * 0.5))  # smaller: the amax stays
             update_amax_and_scale(history, scale, 448.0, recipe)
         for i, (actual, expected) in enumerate(zip(codes["cuda"], codes["cpu"], strict=True)):
             assert_same(actual, expected, f"step {step}, tensor {i}")
@@ -94,7 +94,7 @@ def test_fused_update_after_reduction() -> None:
     for device in ("cuda", "cpu"):
         histories = [(sample(4, n, seed=n).abs()).to(device) for n in (2, 3)]
         wide = torch.ones(3, 5, device=device)
-        scales = [torch.ones(2, device=device), wide[0, ::2]]  # the second one has holes
+        scales = [torch.ones(2, device=device), wide[0, ::2]]  # the second is not contiguous
         newest = torch.tensor([0.0, 2.0, 3.0, 0.0, 1e-30], device=device)
         tex.fused_amax_and_scale_update_after_reduction(newest, histories, scales, "max", E4M3, 0.0)
         results.append([t.cpu() for t in (*histories, *scales, wide)])
@@ -109,7 +109,7 @@ def test_runs_on_the_current_stream(name: str) -> None:
     source, new = x.cuda(), late.cuda()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        quantizer(source).dequantize()  # loads kernels, and makes PyTorch keep memory
+        quantizer(source).dequantize()  # loads kernels, and fills PyTorch's cache of memory
     torch.cuda.synchronize()
     seed(3)
     with torch.cuda.stream(side):
@@ -128,7 +128,7 @@ def test_runs_on_the_current_stream(name: str) -> None:
 
 
 def capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Returns a graph of `run`, which has run once before, and its result."""
+    """Runs `run`, captures a second run, and returns its graph and its result."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -158,7 +158,7 @@ def test_graphs(name: str) -> None:
         graph.replay()
         seed(3)  # a graph repeats the random numbers of its capture
         expected = reference(new)
-        if name != "identity":  # whose tensor is its source
+        if name != "identity":  # its tensor is the source, which has changed
             assert_same(made, expected, f"{name} replayed")
         assert_tensor(values.cpu(), expected.dequantize(), f"{name} decoded in a graph")
 
@@ -193,7 +193,7 @@ def test_a_graph_reads_scale_amax_and_noop_from_memory() -> None:
 
 
 def test_current_stays_on_the_device() -> None:
-    """Nothing that a training step quantizes waits for the device or copies from the host."""
+    """Checks that quantizing neither waits for the device nor copies from the host."""
     x = sample(128, 256).bfloat16().cuda()
     noop = torch.zeros(1, device="cuda")
     quantizers = [make("cuda") for make in QUANTIZERS.values()]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers, quantized tensors and tex on CUDA tensors: the bytes of the CPU.
-
-A CPU's run of the same call is the reference.
-"""
+"""Tests quantizers, quantized tensors and tex on CUDA tensors against the same calls on the CPU."""
 
 import copy
 import io

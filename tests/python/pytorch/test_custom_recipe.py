@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom recipes: what factories get, what they may return, and whose state is whose."""
+"""Tests custom recipes: arguments and results of factories, and the sharing of states."""
 
 import warnings
 
@@ -78,7 +78,7 @@ def test_requests_share_one_delayed_state() -> None:
     inner = state.delayed_state.recipe
     assert isinstance(inner, recipe.DelayedScaling)
     assert (inner.amax_history_len, inner.fp8_format) == (16, Format.HYBRID)
-    # Again, and in a state that inherits: the same buffers.
+    # A second call, and a state that inherits, keep the same buffers.
     kept = state.scale
     state.make_quantizers()
     assert state.scale is kept
@@ -142,7 +142,7 @@ def test_what_factories_may_not_return() -> None:
 
 
 def test_any_recipe_with_a_factory() -> None:
-    """Without roles, the places of the slots decide the tensor types."""
+    """Checks the tensor types without roles, which follow from the index of the quantizer."""
     made = recipe.Float8CurrentScaling()
     made.set_quantizer_factory(current_scaling_ref_quantizer_factory)
     with warnings.catch_warnings():

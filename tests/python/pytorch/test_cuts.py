@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of quantized tensors: what is written to them is written to the whole, and nothing else."""
+"""Tests that a write to a part of a quantized tensor changes the whole only in that part."""
 
 import copy
 import pickle
@@ -48,7 +48,7 @@ def quantized(kind: str, *shape: int) -> nfp.QuantizedTensor:
 
 
 def small(*shape: int, seed: int = 31) -> torch.Tensor:
-    """Values that fit under the scale of any sample."""
+    """Returns magnitudes up to 1, which are below the amax of any sample."""
     return sample(*shape, seed=seed).clamp(-1, 1)
 
 
@@ -81,11 +81,11 @@ def test_a_cut_is_an_alias_of_whole_blocks(kind: str, name: str) -> None:
 )
 @blocks
 def test_writing_to_a_cut_changes_its_blocks_alone(kind: str, name: str, write: str) -> None:
-    """Blocks of a scale of their own: the bytes of quantizing the new values as a whole."""
+    """Compares with quantizing the changed values as a whole, since each block has its scale."""
     if (reason := why_not(kind, name)) is not None:
         pytest.skip(reason)
     source = sample(384, 384)
-    source[0, 0] = 100.0  # the largest magnitude stays where nothing is written
+    source[0, 0] = 100.0  # the largest magnitude, which no part contains
     tensor = ALL[kind]()(source).detach()
     part = CUTS[name](tensor)
     CUTS[name](source).copy_(x := small(*part.shape))
@@ -113,7 +113,7 @@ def test_a_cut_without_padding_stands_alone_once_it_is_copied(kind: str) -> None
 
 @blocks
 def test_raw_copies_between_cuts(kind: str) -> None:
-    """How FSDP2 and distributed checkpoints move shards."""
+    """Copies parts as FSDP2 and distributed checkpoints copy shards."""
     tensor = quantized(kind, 384, 384)
     pieces = [piece.clone() for piece in tensor.split(128)]
     other = ALL[kind]()(sample(384, 384)).detach().zero_()
@@ -151,7 +151,7 @@ def test_an_amax_is_shared_by_the_parts(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float8_current", "nvfp4", "nvfp4_2d", "nvfp4_4over6"])
 def test_parts_take_the_values_that_they_hold(kind: str) -> None:
-    """Of some tensors the largest decoded value exceeds the amax by a rounding."""
+    """Checks tensors whose largest decoded value may exceed the amax by a rounding error."""
     for seed in range(40):
         tensor = ALL[kind]()(sample(64, 64, seed=seed)).detach()
         values = tensor.dequantize()
@@ -193,7 +193,7 @@ def test_a_part_raises_the_amax_of_delayed_scaling() -> None:
 
 
 def test_largest_magnitudes_fit_their_own_scale() -> None:
-    """The scale is kept as its reciprocal, whose rounding must not refuse the amax itself."""
+    """Checks that the amax is accepted, although the stored scale_inv is rounded."""
     for seed in range(200):
         tensor = ALL["float8_current"]()(x := sample(2, 16, seed=seed)).detach()
         before = snapshot(tensor)
@@ -262,7 +262,7 @@ def test_codes_without_their_scale_are_never_read(kind: str) -> None:
 
 
 def test_a_part_of_zeros_takes_another_scale() -> None:
-    """How FSDP2 pads a short shard."""
+    """Copies as FSDP2 does to pad a short shard."""
     whole = quantized("float8_current", 4, 8).new_zeros(4, 8)
     piece = saved("float8_current", 7.0)[:3, :8]
     whole.narrow(0, 0, 3).copy_(piece)

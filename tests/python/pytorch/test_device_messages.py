@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of tensors on CUDA devices, on machines without one.
+"""Tests messages about tensors on CUDA devices, on machines without such a device.
 
-The native verbs read tensors through a table of functions. This one is PyTorch's, except that it
-says of some CPU tensors that they are on a CUDA device. Nothing reads their memory: each call is
-refused.
+The native verbs read tensors through a table of functions. The table here is a copy of PyTorch's
+that reports CUDA as the device of some CPU tensors. A call with such a tensor raises before it
+reads their memory.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTenso
 class _Table(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_uint32 * 2),
-        ("functions", ctypes.c_void_p * 4),  # an older table, and functions that are not called
+        ("functions", ctypes.c_void_p * 4),  # the previous table, and 3 functions without calls
         ("view", ctypes.c_void_p),
         ("current_stream", ctypes.c_void_p),
     )
@@ -99,7 +99,7 @@ def test_all_tensors_are_on_one_device(verbs: _core.TorchTensors) -> None:
 def test_a_build_without_cuda_says_so(verbs: _core.TorchTensors) -> None:
     try:
         verbs.amax(_on_cuda(4, 4), torch.zeros(1))
-    except ValueError:  # of tensors on two devices
+    except ValueError:  # the error for tensors on two devices
         pytest.skip("this build of narrowfloat has a CUDA backend")
     except NotImplementedError as error:
         assert str(error) == (

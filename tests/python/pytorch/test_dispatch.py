@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator table: what stays quantized, what gives plain values, what is refused."""
+"""Tests the operator table: results that stay quantized, results of plain values, errors."""
 
 import re
 import warnings
@@ -27,9 +27,9 @@ from narrowfloat import pytorch as nfp
 aten = torch.ops.aten
 every = pytest.mark.parametrize("kind", list(ALL))
 
-# One representative of each column of the table, and its code in each row below:
-# Q the same type over the same buffers, N the same type over new ones, D plain values, R read-only
-# values in place of a view, P the product of the codes, E an error.
+# The columns of the table. Each row below has one code per column:
+# Q the same type over the same buffers, N the same type over new buffers, D plain values,
+# R read-only values in place of a view, P the product of the codes, E an error.
 KINDS = (
     "float8_current", "mxfp8", "blockwise_1d", "blockwise_2d", "nvfp4", "identity",
     "hybrid_mxfp8_identity",
@@ -207,7 +207,7 @@ def test_copy_of_the_same_type_is_raw(kind: str) -> None:
     tensor, other = quantized(kind), ALL[kind]()(sample(seed=23) * 50).detach()
     for buffer in buffers(other).values():
         if buffer.dtype == torch.uint8:
-            buffer.view(-1)[3] ^= 5  # no quantizer makes these bytes
+            buffer.view(-1)[3] ^= 5  # codes that quantizing does not make
             break
     places = [buffer.data_ptr() for buffer in buffers(tensor).values()]
     tensor.copy_(other)
@@ -268,9 +268,9 @@ def test_setitem_of_a_part(kind: str, index: object, value: object) -> None:
     found = tensor.dequantize()
     if torch.equal(found, ALL[kind]()(expected).dequantize()):
         return
-    # A part of whole blocks is written under the scale or the amax of the tensor.
+    # A part of whole blocks is written with the scale or the amax of the whole tensor.
     assert "float8" in kind or "nvfp4" in kind
-    # Half a step of E4M3: of the code in FP8, of the block's scale in NVFP4, whose codes are 6.
+    # Half a step of E4M3, 2^-4: of the code in FP8; in NVFP4, with codes of 6, of the scale.
     assert torch.allclose(found[index], expected[index], rtol=2**-4, atol=0)
     found[index] = before[index]
     assert torch.equal(found, before)
@@ -305,7 +305,7 @@ def test_writing_to_a_slice_of_float8_writes_to_the_whole() -> None:
     assert torch.equal(tensor.dequantize(), plain)
     assert torch.equal(tensor._data, nfp.Float8Tensor.make_like(tensor)._data)
     assert torch.equal(tensor._scale_inv, scale_inv)
-    part += 1  # one magnitude is as large as all others allow
+    part += 1  # 1 is below the amax of the tensor, so the scale stays
     plain[2:4, 1:3] = 1
     assert torch.equal(tensor._scale_inv, scale_inv)
     assert_same_buffers(tensor, tensor.detach(), "one storage")
@@ -399,7 +399,7 @@ def test_new_empty_without_a_quantizer() -> None:
 
 
 def test_rows_are_one_function_each() -> None:
-    """Every row of the table that this file lists has a function, and no class ladder decides."""
+    """Checks that some operators have rows in the table, and that aten.add has no row."""
     operators = {operator for operator, _ in _dispatch._table}
     assert {aten.slice.Tensor, aten.split.Tensor, aten.view.default, aten.copy_.default} < operators
     with warnings.catch_warnings():
@@ -410,7 +410,7 @@ def test_rows_are_one_function_each() -> None:
 
 @pytest.fixture
 def passing() -> Iterator[Operator]:
-    """An operator that gives quantized tensors the name of their class, as a number of letters."""
+    """Yields an operator that gets quantized tensors and returns the lengths of class names."""
     with torch.library._scoped_library("narrowfloat_tests", "FRAGMENT") as library:
         library.define("letters(Tensor x, Tensor[] others) -> int[]")
         library.impl(

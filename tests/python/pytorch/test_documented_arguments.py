@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docstring of every public class names every argument of its constructor."""
+"""Tests that the docstring of every public class explains every argument of its constructor."""
 
 import enum
 import inspect
@@ -11,7 +11,7 @@ from narrowfloat.common import recipe
 
 import narrowfloat as nf
 
-# The core's tensors are made by quantize() alone.
+# Only quantize() makes the core's tensors.
 WITHOUT_CONSTRUCTOR = {"narrowfloat._core.QuantizedTensor"}
 
 CLASSES = {
@@ -30,7 +30,7 @@ def arguments_of(cls: type) -> list[str]:
 
 
 def explained_in(cls: type) -> set[str]:
-    """Returns the arguments with an entry in a docstring, and in those of the bases it names."""
+    """Returns the arguments that the docstring of a class or of a base named in it explains."""
     text = re.sub(r",\n *", ", ", inspect.getdoc(cls) or "")
     entries = re.findall(r"(?:^|[.\n] *)((?:\w+, )*\w+): ", text)
     names = {name for entry in entries for name in entry.split(", ")}

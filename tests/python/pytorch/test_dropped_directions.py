@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aliases that lack a direction which another has: no write leaves the other one behind."""
+"""Tests that writes to an alias that dropped a direction also update it in other aliases."""
 
 import gc
 import re
@@ -13,7 +13,7 @@ from writes import KINDS as MORE
 
 from narrowfloat import pytorch as nfp
 
-# Per-tensor FP8 has rules of its own: test_float8_aliases.py. A row scale has no columns.
+# test_float8_aliases.py tests per-tensor FP8. Row-scaled NVFP4 has no columnwise data.
 KINDS = {
     name: make
     for name, make in {**ALL, **MORE}.items()
@@ -69,7 +69,7 @@ def test_a_write_reaches_the_direction_that_an_alias_dropped(
     WRITES[write](alias, other)
     WRITES[write](expected, other)
     assert_same_buffers(whole, expected, "the alias with both directions")
-    # A quantizer of one direction takes the other one away again, but for children of hybrids.
+    # A quantizer of one direction drops the other one again, except in children of hybrids.
     assert alias.get_usages()[direction] == ("out of" not in write or kind not in BLOCKS)
 
 
@@ -83,7 +83,7 @@ def test_values_that_are_read_are_written_in_both_directions(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_quantizer_of_one_direction_writes_what_aliases_have(kind: str) -> None:
-    """It takes the other direction from the tensor that it writes, and from no other."""
+    """Checks that it drops the other direction only in the tensor that it writes."""
     whole, expected = quantized(kind), quantized(kind)
     alias = whole.detach()
     alias._quantizer.set_usage(columnwise=False)

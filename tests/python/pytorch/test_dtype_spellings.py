@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each face reads an element format in every spelling: torch's, NumPy's, ours, and its name."""
+"""Tests that each face accepts torch's, NumPy's and narrowfloat's type of a format, and its name."""
 
 import jax.numpy as jnp
 import ml_dtypes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator of PyTorch that writes an argument or gives a view of one, on every family.
+"""Tests every operator of PyTorch that writes an argument or returns a view of one.
 
-After op(q): it raised and no byte changed; or q holds what quantizing op's result on plain values
-gives; and what it returned writes through to q, or refuses to be written.
+An operator on a quantized tensor q either raises and changes no byte of q, or writes the quantized
+result of the same operator on plain values. A write to a returned view changes q or is refused.
 """
 
 import functools
@@ -22,14 +22,14 @@ from narrowfloat import pytorch as nfp
 
 ROWS, COLS = 128, 128
 
-# Schemas of TorchScript's containers and of what takes no tensor that could be quantized.
+# Reasons not to try an operator. NO_TENSOR includes operators of TorchScript's containers.
 NO_TENSOR = "takes no tensor as its first argument"
 NO_VALUES = "the sample arguments do not fit its rules on plain tensors"
 RANDOM = "draws random numbers"
 UNINITIALIZED = "gives memory as it finds it"
 UNCHECKED = "trusts arguments that another operator made and crashes on others, or takes seconds"
 
-# Words in names of such operators. They are written through the same few lines as all others.
+# Words in names of UNCHECKED operators. The same code as for others writes their arguments.
 UNCHECKED_WORDS = (
     "backward", "conv", "ctc", "cudnn", "eig", "fbgemm", "fft", "gru", "kron", "linalg", "lstm",
     "lstsq", "miopen", "mkldnn", "nested", "pdist", "pool", "quantize", "repeat", "rnn", "sparse",
@@ -40,7 +40,7 @@ Make = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def listed() -> Iterator[OpOverload]:
-    """Every overload of aten and prims whose schema writes an argument or gives a view of one."""
+    """Yields the overloads of aten and prims that write an argument or return a view of one."""
     names = sorted({schema.name for schema in torch._C._jit_get_all_schemas()})
     for name in names:
         namespace, _, short = name.partition("::")
@@ -57,7 +57,7 @@ OPERATORS = {str(operator): operator for operator in listed()}
 
 
 def value_of(argument: torch.Argument, tensor: torch.Tensor) -> object:
-    """A value for an argument, from its type and name. Errors: LookupError if there is none."""
+    """Returns a value for an argument by its type and name. Errors: LookupError for other types."""
     kind, name = str(argument.type), argument.name
     if kind == "Tensor":
         return tensor if argument.alias_info is not None else other(name)
@@ -83,7 +83,10 @@ def other(name: str) -> torch.Tensor:
 
 
 def arguments(operator: OpOverload, tensor: torch.Tensor) -> Make:
-    """Arguments with `tensor` as the first one that is written or viewed; others are plain."""
+    """Returns arguments: `tensor` is the first written or viewed one, all others are plain.
+
+    Errors: LookupError if no argument can be `tensor`, or if value_of() has no value.
+    """
     args, kwargs, used = [], {}, False
     for argument in operator._schema.arguments:
         aliased = argument.alias_info is not None
@@ -103,7 +106,7 @@ def arguments(operator: OpOverload, tensor: torch.Tensor) -> Make:
 
 @functools.cache
 def why_not(name: str) -> str | None:
-    """Why an operator is not tried; None if it runs on plain tensors."""
+    """Returns the reason not to try an operator; None if it runs on plain tensors."""
     operator = OPERATORS[name]
     if any(word in name for word in UNCHECKED_WORDS):
         return UNCHECKED
@@ -154,7 +157,7 @@ def check(kind: str, operator: OpOverload) -> None:
     elif find_row(operator, type(tensor)) is None:
         expected = ALL[kind]()(plain).detach().dequantize()
         got = tensor.dequantize()
-        # Formats that quantize their own values otherwise may keep what no operator changed.
+        # If no value changed, codes may stay, though quantizing the values again may differ.
         if torch.equal(plain, values) and torch.equal(got, values):
             return
         assert torch.equal(got.nan_to_num(), expected.nan_to_num()), f"{operator}: other values"
@@ -164,12 +167,12 @@ def check(kind: str, operator: OpOverload) -> None:
         for view, wanted in pairs:
             if (
                 wanted is not None and wanted.untyped_storage().data_ptr() == own
-            ):  # not so for to() of another type
+            ):  # false for to() of another type
                 check_view(operator, tensor, view)
 
 
 def check_view(operator: OpOverload, tensor: nfp.QuantizedTensor, view: object) -> None:
-    """A write to a view of a quantized tensor reaches the tensor, or is refused."""
+    """Checks that a write to a view of a quantized tensor changes the tensor, or is refused."""
     if not isinstance(view, torch.Tensor) or view.numel() == 0:
         return
     before = snapshot(tensor)
@@ -199,7 +202,7 @@ def test_every_operator_acts_writes_back_or_raises(kind: str) -> None:
 
 
 def test_most_operators_are_tried() -> None:
-    """Each operator that is left out has a reason, which is computed anew."""
+    """Checks the number of tried operators, with the reasons that why_not() computes."""
     reasons = {name: why_not(name) for name in OPERATORS}
     tried = [name for name, reason in reasons.items() if reason is None]
     assert len(OPERATORS) > 1000 and len(tried) > 500, (len(OPERATORS), len(tried))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that used the package ends without a word."""
+"""Tests that a process that used the package ends without output."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that leave a trainer in other projects' conventions."""
+"""Tests the export of weights in other projects' conventions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUANTIZERS = {
 
 
 def decoded(kind: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The values that the convention's own rule gives."""
+    """Decodes the weight by the rule of the convention."""
     if kind == "nvfp4":
         packed = tensors["a.weight"]
         codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()
@@ -48,7 +48,7 @@ def test_the_convention_has_the_values_of_the_codes(kind: str, from_master: bool
     assert pairs[-1][0] == "a.bias" and torch.equal(pairs[-1][1], state["a.bias"])
     found = decoded(kind, dict(pairs))
     expected = quantized.dequantize(dtype=torch.float32)
-    # amax / 2688 and its product with the block's scale round once each, on both sides.
+    # Each side rounds amax / 2688 once, and its product with the block's scale once.
     tolerance = {"rtol": 2.0**-21, "atol": 0.0} if kind == "nvfp4" else {"rtol": 0.0, "atol": 0.0}
     torch.testing.assert_close(found, expected, **tolerance)
 
@@ -77,7 +77,7 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
     ):
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
     with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'"):
-        nfp.export(state, "nobodys")  # refused before the first tensor is taken
+        nfp.export(state, "nobodys")  # raises before it reads a tensor
     with pytest.raises(
         NotImplementedError, match=r"^export: 'torchao' can be read but not written$"
     ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of torch.export with quantized tensors, and tensors without memory."""
+"""Tests programs of torch.export with quantized tensors, and tensors without memory."""
 
 import io
 import pickle
@@ -28,7 +28,7 @@ stateless = pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwi
 
 
 class Exported(torch.nn.Module):
-    """A layer whose weight is quantized, and whose input is quantized on the way."""
+    """A layer with a quantized weight, which also quantizes and dequantizes its input."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def test_a_program_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     assert {"narrowfloat.quantize.default", "narrowfloat.dequantize.default"} <= targets
     torch.export.save(program, tmp_path / "program.pt2")
     torch.save((x, expected), tmp_path / "values.pt")
-    if kind != "mxfp8":  # a process takes seconds: the others are loaded in this one
+    if kind != "mxfp8":  # a new process takes seconds: other kinds use this one
         assert torch.equal(torch.export.load(tmp_path / "program.pt2").module()(x), expected)
         return
     run = subprocess.run(
@@ -81,14 +81,14 @@ class Product(Exported):
 
 
 class Decoded(Exported):
-    """A layer that reads the values of its weight."""
+    """A layer that dequantizes its weight."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight.dequantize()
 
 
 class Network(torch.nn.Module):
-    """A layer of the package inside an autocast."""
+    """An nfp.Linear inside of an autocast."""
 
     def __init__(self, chosen: Recipe, quantized: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Network(torch.nn.Module):
 
 
 def reloaded(program: torch.export.ExportedProgram) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns the program after it was saved and loaded."""
+    """Saves and loads the program, and returns its module."""
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
@@ -111,7 +111,7 @@ def reloaded(program: torch.export.ExportedProgram) -> Callable[[torch.Tensor], 
 
 
 def export_as_eager(module: torch.nn.Module, strict: bool) -> None:
-    """Exports, saves and loads, before and after decompositions; every run gives eager's bytes."""
+    """Exports, decomposes, saves and loads; asserts the bytes of eager mode in every run."""
     x = sample(64, 64)
     expected = module(x)
     program = torch.export.export(module, (x,), strict=strict)
@@ -189,7 +189,7 @@ OPERATORS: dict[str, Step] = {
 
 
 class Steps(torch.nn.Module):
-    """Gives the result of each step, with a quantized weight and a quantizer."""
+    """Returns the results of steps, each of which gets a quantizer and a quantized weight."""
 
     def __init__(self, kind: str, steps: list[Step]) -> None:
         super().__init__()
@@ -203,10 +203,10 @@ class Steps(torch.nn.Module):
 
 
 def export_each(kind: str, steps: dict[str, Step], strict: bool) -> torch.export.ExportedProgram:
-    """Returns the program, whose results are those of eager, also when it was loaded."""
+    """Returns the program of the steps. Asserts eager's results, also after it is loaded."""
     x = sample(256, 256)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of views that are values
+        warnings.simplefilter("ignore")  # warnings about views that are values
         expected = Steps(kind, list(steps.values()))(x)
         module = Steps(kind, list(steps.values()))
         program = torch.export.export(module, (x,), strict=strict)
@@ -233,7 +233,7 @@ def test_operators_take_tensors_that_are_quantized_in_the_program(kind: str, str
 
 @pytest.mark.parametrize("kind", ["mxfp8", "nvfp4"])
 def test_new_data_of_a_tensor_is_exported(kind: str) -> None:
-    export_each(kind, {"rebound": rebound}, strict=False)  # Dynamo refuses it
+    export_each(kind, {"rebound": rebound}, strict=False)  # strict export, by Dynamo, refuses it
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -288,7 +288,7 @@ def test_the_structure_of_a_tensor_names_registered_classes_and_dtypes_only() ->
 
 
 def test_delayed_scaling_is_exported_but_not_decomposed() -> None:
-    """PyTorch wants buffers of the module for what a program changes: its message says so."""
+    """Checks PyTorch's error: decomposed programs may only change buffers of the module."""
     layer, x = nfp.Linear(64, 64), sample(64, 64)
     with torch.no_grad(), nfp.autocast(recipe=DelayedScaling()):
         expected = layer(x)
@@ -300,7 +300,7 @@ def test_delayed_scaling_is_exported_but_not_decomposed() -> None:
 
 @pytest.mark.parametrize("no_grad", [False, True])
 def test_delayed_scaling_of_a_layer_that_never_ran_is_exported(no_grad: bool) -> None:
-    """The state is made in the export and outlives it, with the scales that were loaded."""
+    """Checks that the state with loaded scales, made in the export, remains after it."""
     x, recipe = sample(64, 64), DelayedScaling(amax_history_len=2)
     trained, fresh = nfp.Linear(64, 64), nfp.Linear(64, 64)
     for _ in range(3):
@@ -344,7 +344,7 @@ def test_weights_that_learn_are_exported_but_not_decomposed() -> None:
 
 
 class Bytes(torch.Tensor):
-    """A subclass over codes that has nothing to do with the package."""
+    """A tensor subclass over codes that does not use the package."""
 
     def __new__(cls, codes: torch.Tensor) -> "Bytes":
         made = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
@@ -366,7 +366,7 @@ class Bytes(torch.Tensor):
 
 
 def test_no_subclass_over_integers_is_decomposed_while_it_learns() -> None:
-    """PyTorch makes a parameter of each inner tensor, with the outer one's requires_grad."""
+    """Checks that PyTorch makes each inner tensor a parameter with the outer requires_grad."""
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(Bytes(torch.ones(4, 4, dtype=torch.uint8)))
     module.forward = lambda x: x @ module.weight

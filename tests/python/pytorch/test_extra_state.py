@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickled extra state is judged by its opcodes and never run by that."""
+"""Tests that pickled extra state is classified by its opcodes, without running them."""
 
 import io
 import pickle
@@ -18,7 +18,7 @@ from narrowfloat.pytorch._extra_state import (
 
 
 class Bomb:
-    """Whoever unpickles this notices."""
+    """Fails the test if it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return (pytest.fail, ("the payload was unpickled",))
@@ -54,14 +54,14 @@ STATELESS = [
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("made", STATELESS, ids=lambda made: type(made).__name__)
 def test_stateless_recipes_are_ignored(made: recipe.Recipe, protocol: int) -> None:
-    # The bomb lies in a payload that would be ignored: it must stay untouched.
+    # The Bomb is a part of an ignored payload, so it must not be unpickled.
     data = pickle.dumps({"recipe": made, "more": [made, Bomb()]}, protocol)
     assert should_load_extra_state_pickle(data, "fc1") is False
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_names_of_the_model_are_known_too(protocol: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state saved by TransformerEngine names its own module."""
+    """Checks states saved by TransformerEngine, which contain the names of its module."""
     module = types.ModuleType("transformer_engine.common.recipe")
     for name in ("MXFP8BlockScaling", "DelayedScaling", "FutureScaling"):
         setattr(module, name, type(name, (), {"__module__": module.__name__}))

@@ -34,7 +34,7 @@ from narrowfloat import pytorch as nfp
 
 @pytest.fixture
 def any_layout() -> Iterator[None]:
-    """As on a device whose products read FP8 in any layout."""
+    """Emulates a device whose products read FP8 in any layout."""
     before = set_non_tn_fp8_gemm_supported(True)
     yield
     set_non_tn_fp8_gemm_supported(before)
@@ -241,7 +241,7 @@ def test_mxfp8_columns_dequantize() -> None:
     x = sample()
     tensor = nfp.MXFP8Quantizer(E4M3, rowwise=False)(x).detach()
     assert tensor._rowwise_data is None
-    # Half a step of three bits under a scale that is at most twice too large.
+    # Half a step of a 3-bit mantissa, under a scale of at most twice the smallest possible one.
     torch.testing.assert_close(tensor.dequantize(), x, rtol=2**-4, atol=2**-8)
 
 

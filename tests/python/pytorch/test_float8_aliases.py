@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aliases of per-tensor FP8 that each have a transpose: a write to one reaches all."""
+"""Tests that a write to an alias of a per-tensor FP8 tensor updates all transposes."""
 
 import copy
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives in forward mode pass through quantizers as gradients do: unchanged. Transforms of
-torch.func, whose tensors have no memory, are refused."""
+"""Tests that tangents of forward mode pass through quantizers unchanged, and that transforms of
+torch.func are refused, because their tensors have no memory."""
 
 import re
 from collections.abc import Callable

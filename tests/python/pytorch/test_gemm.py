@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""general_gemm: every family in every layout, what comes behind the sum, and what it refuses."""
+"""Tests general_gemm: every family in every layout, the steps after the sum, and errors."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def swizzling(quantizer: Quantizer) -> Quantizer:
     return quantizer
 
 
-# Quantizers of the two operands, and the scheme and options that make the same in NumPy.
+# The quantizer of both operands, and the scheme and options of the same codes in NumPy.
 FAMILIES: dict[str, tuple[Callable[[], Quantizer], str, dict]] = {
     "delayed": (lambda: Float8Quantizer(torch.full((1,), 8.0), torch.zeros(1), E4M3),
                 "fp8_e4m3", {"scale": 8.0}),
@@ -69,7 +69,7 @@ FAMILIES: dict[str, tuple[Callable[[], Quantizer], str, dict]] = {
 
 
 def operands(family: str, layout: str, seed: int = 0) -> tuple:
-    """B and A as torch tensors, and both as NumPy has them."""
+    """Returns B and A, quantized by the PyTorch face and then by the NumPy face."""
     make, scheme, options = FAMILIES[family]
     torch.manual_seed(seed)
     plain = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES[layout]]
@@ -90,7 +90,7 @@ def test_bytes_of_every_family_and_layout(family: str, layout: str) -> None:
         assert (y.dtype, y.shape) == (dtype, want.shape)
         assert_tensor(y, want, f"{family} {layout} {dtype}")
         assert bias_grad is None and gelu_input is None and extra is None
-    # The same from bare storages, and with no more than the directions that are read.
+    # The same with only the directions that the product reads.
     usages = {"TN": (True, True), "NN": (True, False), "NT": (False, False)}[layout]
     for tensor, rowwise in zip((b, a), usages, strict=True):
         tensor.update_usage(rowwise_usage=rowwise, columnwise_usage=not rowwise)
@@ -152,7 +152,7 @@ def test_bias_and_accumulation_are_the_librarys(family: str, dtype: torch.dtype)
 
 @pytest.mark.parametrize("family", ["current", "mxfp8", "nvfp4"])
 def test_alpha_and_beta(family: str) -> None:
-    """Each step in fp32, one rounding at the end."""
+    """Checks that each step is computed in fp32, and that the result is rounded once."""
     b, a, core_b, core_a = operands(family, "TN")
     total = torch.from_numpy(nf.qgemm(core_b, core_a))
     bias, out = torch.randn(N), torch.randn(M, N).to(torch.bfloat16)
@@ -165,7 +165,7 @@ HALF_STEPS = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2
 
 
 def small_operands(family: str) -> tuple:
-    """B and A of a product whose items are around 1, and that product in fp32."""
+    """Returns B and A of a product with items around 1, and the product in fp32."""
     make = FAMILIES[family][0]
     torch.manual_seed(3)
     b, a = make()(torch.randn(M, K)), make()(torch.randn(N, K) * 0.08)
@@ -173,7 +173,7 @@ def small_operands(family: str) -> tuple:
 
 
 def gelu_and_gradient(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """GELU and its derivative in float64, by forms that do not cancel where both are small."""
+    """Returns GELU and its derivative in float64, without cancellation where both are small."""
     x = x.double()
     slope = 2 * math.sqrt(2 / math.pi)
     v = slope * (x + 0.044715 * x**3)
@@ -182,10 +182,11 @@ def gelu_and_gradient(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assert_rounded(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> None:
-    """Holds y to `want`, computed in float64.
+    """Asserts that y is near `want`, which is computed in float64.
 
-    Bound: half a step of fp32 each for GELU and for a sum with what accumulates, half a step of the
-    dtype, 2^-25 where float16 is subnormal, and 2^-50 for float64's own roundings. size: of terms.
+    Bound: half a step of fp32 for GELU, another for the accumulation, half a step of the dtype,
+    2^-25 for subnormal float16, and 2^-50 for the roundings of float64. size: the sum of the
+    magnitudes of the terms.
     """
     steps = (2 * 2.0**-24 + HALF_STEPS[y.dtype]) * (1 + 2.0**-7) * size
     least = 2.0**-25 if y.dtype == torch.float16 else 0.0
@@ -212,7 +213,7 @@ def test_alpha_keeps_the_order_of_a_plain_products_sums(dtype: torch.dtype, layo
     a, b = (torch.randn(shape, dtype=dtype) for shape in shapes[layout])
     y = general_gemm(a, b, layout=layout, out_dtype=dtype)[0]
     halved = general_gemm(a, b, layout=layout, out_dtype=dtype, alpha=0.5)[0]
-    # Halving is exact but for subnormal numbers of float16, which these sums do not come near.
+    # Halving is exact except for subnormal float16. Items up to 2^-10 are not compared.
     assert torch.equal(halved, 0.5 * y.where(y.abs() > 2**-10, halved * 2))
 
 
@@ -344,7 +345,7 @@ def test_quantized_outputs(name: str) -> None:
     quantizer = OUTPUTS[name]()
     y = general_gemm(a, b, quantization_params=quantizer)[0]
     total = torch.from_numpy(nf.qgemm(core_b, core_a))
-    # Delayed scaling is the one that needs no rounding on the way.
+    # Only delayed scaling quantizes the fp32 result, without rounding to bfloat16 first.
     want = OUTPUTS[name]()(total if name == "delayed" else total.to(torch.bfloat16))
     assert type(y) is type(want) and y.dtype == torch.bfloat16 and y.shape == (M, N)
     assert_tensor(y.dequantize(torch.float32), want.dequantize(torch.float32), name)
@@ -399,7 +400,7 @@ def test_row_scaled_operands() -> None:
 
 
 def test_a_row_scaled_tensor_without_rows_has_amaxes() -> None:
-    """TransformerEngine multiplies the product by them; memory of NaN would give NaN."""
+    """Checks that they are written, since TransformerEngine multiplies the product by them."""
     quantizer = NVFP4Quantizer(row_scaled_nvfp4=True)
     destination = quantizer.make_empty((0, 256), dtype=torch.bfloat16)
     destination._amax_columnwise.fill_(float("nan"))
@@ -431,7 +432,7 @@ def test_plain_operands() -> None:
     torch.manual_seed(2)
     x, w, dy = torch.randn(2, 8, 6), torch.randn(5, 6), torch.randn(2, 8, 5)
     flat_x, flat_dy = x.reshape(16, 6), dy.reshape(16, 5)
-    # fp32 sums of at most 16 products of randn, any order: far below 1e-5.
+    # The error of fp32 sums of at most 16 products of randn is far below 1e-5 in any order.
     for a, b, layout, want in ((w, x, "TN", x @ w.t()), (w, dy, "NN", dy @ w),
                                (x, dy, "NT", flat_dy.t() @ flat_x)):  # fmt: skip
         y = general_gemm(a, b, layout=layout)[0]
@@ -533,7 +534,7 @@ def test_grouped(single: bool) -> None:
     )  # fmt: skip
     assert (y is out[0]) if single else all(p is q for p, q in zip(y, out, strict=True))
     for got, expected in zip(y.split(splits) if single else y, want, strict=True):
-        # The bias of an empty product is not added, to either.
+        # Both functions add no bias to an empty product.
         assert_tensor(got, expected, "member")
     assert biases == bias and gelu == [None] * 4
     with pytest.raises(ValueError) as raised:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recorded case through the PyTorch face."""
+"""Compares the PyTorch face with the recorded cases."""
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,7 @@ FP8 = {"e4m3": nfp.DType.kFloat8E4M3, "e5m2": nfp.DType.kFloat8E5M2}
 
 
 def check_padded(actual: torch.Tensor, recorded: np.ndarray, what: str) -> None:
-    """Recorded are the scales with content; the rest of the buffer is zero."""
+    """Asserts that the buffer has the recorded scales, and zeros in the rest."""
     padded = np.zeros(tuple(actual.shape), recorded.dtype)
     padded[: recorded.shape[0], : recorded.shape[1]] = recorded
     assert_same(bytes_of(actual), padded, f"{what}, padding zero")
@@ -175,7 +175,7 @@ def test_nvfp4(case: Case) -> None:
 
 @pytest.mark.parametrize("case", list(cases("rht")), ids=lambda case: case.name)
 def test_transform(case: Case) -> None:
-    """The matrix that quantizers carry is the one that was recorded."""
+    """Checks that the transform's matrix in a quantizer is the recorded matrix."""
     mask = case.params["sign_mask"]
     quantizer = nfp.NVFP4Quantizer(with_random_sign_mask=mask != 0)
     if mask not in (0, quantizer.rht_matrix_random_sign_mask_t):
@@ -185,7 +185,7 @@ def test_transform(case: Case) -> None:
     assert quantizer.rht_matrix.dtype == torch.bfloat16
     groups = case["x"].astype(np.float64).reshape(-1, size)
     product = groups @ quantizer.rht_matrix.double().numpy()
-    # Sums of 16 exact products in fp64: as recorded, up to the order of the additions.
+    # Sums of 16 exact products in fp64 differ only by the order of the additions.
     np.testing.assert_allclose(product.reshape(case["exact.fp64"].shape), case["exact.fp64"], 1e-12)
 
 

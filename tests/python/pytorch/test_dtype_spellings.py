@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that each face accepts torch's, NumPy's and narrowfloat's type of a format, and its name."""
+"""Tests that each face accepts a format as torch's, NumPy's or narrowfloat's type, or by name."""
 
 import jax.numpy as jnp
 import ml_dtypes

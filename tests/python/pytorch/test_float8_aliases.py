@@ -114,7 +114,7 @@ def test_aliases_that_are_gone_are_forgotten() -> None:
 
 
 def test_a_tensor_with_aliases_is_swapped() -> None:
-    """As Module.to() and Module.to_empty() do, which refuse tensors that are referred to."""
+    """Swaps as Module.to() and Module.to_empty() do, which refuse tensors with weak references."""
     tensor, other = saved_float8(8, 6), without_transpose()
     kept = tensor.detach()
     torch.utils.swap_tensors(tensor, other)

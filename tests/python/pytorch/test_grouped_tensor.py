@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of tensors in flat buffers."""
+"""Tests groups of tensors in flat buffers."""
 
 import copy
 import io
@@ -303,7 +303,7 @@ def filled(kind: str, sizes: list[int] | None, seed: int = 0) -> GroupedTensor:
 def assert_same_group(
     group: GroupedTensor, wanted: GroupedTensor, without: Sequence[str] = ()
 ) -> None:
-    """Every buffer has the bytes of the other group's, and shares no memory with it."""
+    """Asserts that both have the same bytes in buffers of their own, except in `without`."""
     assert type(group) is GroupedTensor and type(group.quantizer) is type(wanted.quantizer)
     for name, value in wanted._arguments().items():
         mine = group._arguments()[name]
@@ -408,7 +408,7 @@ def test_compiled_functions_take_groups(kind: str, backend: str) -> None:
         return before, group + 0
 
     compiled = torch.compile(step, backend=backend)
-    for scale in (8.0, 5.3):  # of delayed scaling, which is not compiled in
+    for scale in (8.0, 5.3):  # scales of delayed scaling, not constants of a graph
         groups = []
         for _ in range(2):
             group = grouped(kind, cols=256)
@@ -426,7 +426,7 @@ def test_compiled_functions_take_groups(kind: str, backend: str) -> None:
 
 @schemes
 def test_memory_of_a_group(kind: str) -> None:
-    """The wrapper has none; these methods ended the process."""
+    """Checks methods that would read the memory of the wrapper, which has none."""
     group = filled(kind, None)
     values = group.dequantize()
     with pytest.raises(BufferError, match=r"^dlpack: a quantized tensor is not an array of values"):

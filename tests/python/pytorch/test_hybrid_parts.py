@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of hybrid tensors whose columns are NVFP4: a matrix beside rows of three dimensions."""
+"""Tests parts of hybrid tensors whose NVFP4 columns are flattened to a matrix, unlike the rows."""
 
 import re
 import types
@@ -23,7 +23,7 @@ ROWS: dict[str, Callable[[], nfp.Quantizer]] = {
 }
 every = pytest.mark.parametrize("rows", list(ROWS))
 
-# Cuts of a tensor (8, 32, 64) along whole blocks of both children.
+# Parts of a tensor of shape (8, 32, 64) with whole blocks of both children.
 CUTS: dict[str, Cut] = {
     "matrices": lambda t: t[2:4],
     "narrow": lambda t: t.narrow(0, 3, 2),
@@ -73,10 +73,9 @@ def codes(tensor: nfp.HybridQuantizedTensor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", list(CUTS))
 @every
 def test_a_part_cuts_both_children_alike(rows: str, name: str) -> None:
-    """A part has the bytes that quantizing the values of the part gives, under the scales of the
-    whole."""
+    """Compares the bytes after a write to a part with quantizing the changed whole tensor."""
     source = sample(8, 32, 64)
-    source[0, 0, 0] = 100.0  # the largest magnitude stays where nothing is written
+    source[0, 0, 0] = 100.0  # the largest magnitude, which no part contains
     tensor = quantizer(rows)(source.clone()).detach()
     part, target = CUTS[name](tensor), CUTS[name](source)
     assert type(part) is nfp.HybridQuantizedTensor and part.shape == target.shape
@@ -126,7 +125,7 @@ def test_pieces_of_rows_that_cut_blocks_are_refused() -> None:
 
 
 def test_shards_that_would_be_values_are_refused() -> None:
-    """FSDP2 would keep them in place of the tensor."""
+    """Checks the error: FSDP2 would keep the values as shards in place of the tensor."""
     tensor = quantized("identity", 8, 32, 64)
 
     def shard(cut: Cut) -> object:
@@ -180,6 +179,6 @@ def test_stacks_with_flattened_columns_multiply_by_their_codes() -> None:
     product = torch.bmm(first, second)
     for index in range(4):
         assert torch.equal(product[index], torch.mm(first[index], second[index]))
-    first, second = quantized("nvfp4", 4, 24, 64), quantized("nvfp4", 4, 24, 32)  # parts of blocks
+    first, second = quantized("nvfp4", 4, 24, 64), quantized("nvfp4", 4, 24, 32)  # 1.5 blocks
     wanted = torch.bmm(first.dequantize().mT, second.dequantize())
     assert torch.equal(torch.bmm(first.mT, second), wanted)

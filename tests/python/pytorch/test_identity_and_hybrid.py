@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in high precision, and tensors of two formats."""
+"""Tests tensors in high precision, and tensors of two formats."""
 
 import copy
 import re
@@ -72,7 +72,7 @@ def test_identity_updates_copy() -> None:
     quantizer.update_quantized(other, tensor)
     assert torch.equal(tensor.dequantize(), other) and tensor.dtype == torch.float16
     kept = other.clone()
-    other.zero_()  # an update copies, whatever the type
+    other.zero_()  # an update copies, also into a buffer of another type
     assert torch.equal(tensor.dequantize(), kept)
     again = identity(sample(8, 16))
     quantizer.update_quantized(other.double(), again)

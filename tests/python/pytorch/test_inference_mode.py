@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator that gives a view of an argument, in inference mode."""
+"""Tests every operator that returns a view of an argument, in inference mode."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from narrowfloat import pytorch as nfp
 
-# They run between autograd's steps, which inference mode leaves out.
+# Operators of autograd, which does not run in inference mode.
 OF_AUTOGRAD = ("aten._fw_primal.default", "aten._unpack_dual.default")
 
 Outcome = tuple[Any, ...]
@@ -24,7 +24,7 @@ def described(result: torch.Tensor) -> tuple[type, torch.Tensor]:
 
 
 def outcome(name: str, tensor: nfp.QuantizedTensor) -> Outcome:
-    """Runs an operator; returns types and values of its results, or the error, and the buffers."""
+    """Runs an operator. Returns types and values of its results, or its error; and the buffers."""
     args, kwargs = arguments(OPERATORS[name], tensor)
     try:
         results = tree_flatten(OPERATORS[name](*args, **kwargs))[0]

@@ -18,13 +18,13 @@ every = pytest.mark.parametrize("kind", list(SCHEMES))
 
 
 def described(tensor: nfp.QuantizedTensorStorage) -> dict[str, object]:
-    """The fields that hold no buffer and no quantizer."""
+    """Returns the fields except buffers and the quantizer."""
     names = {buffer.name for buffer in tensor.BUFFERS} | {"_quantizer"}
     return {name: value for name, value in tensor.__dict__.items() if name not in names}
 
 
 def assert_as_fresh(quantizer: nfp.Quantizer, fresh: nfp.Quantizer, x: torch.Tensor) -> None:
-    """A quantizer that was used gives what one that was not gives."""
+    """Asserts that a used quantizer makes the same tensor as a fresh one."""
     used, new = quantizer(x), fresh(x)
     assert type(used) is type(new) and used.shape == new.shape and used._dtype == new._dtype
     assert_same_buffers(used, new, "after use")
@@ -154,7 +154,7 @@ def test_gradients_pass_where_they_are_wanted() -> None:
 
 
 def calls_of(function: Callable[[], object]) -> int:
-    """Python functions that a call runs."""
+    """Returns the number of Python functions that a call runs."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -173,7 +173,7 @@ def calls_of(function: Callable[[], object]) -> int:
     "kind", ["float8_delayed", "float8_current", "mxfp8", "blockwise_2d", "nvfp4"]
 )
 def test_a_new_tensor_takes_few_calls(kind: str) -> None:
-    """The time of a call is that of its Python functions, which unlike it does not vary."""
+    """Counts Python functions in place of measuring time, since times vary."""
     quantizer, x = SCHEMES[kind](), sample(32, 32, dtype=torch.bfloat16)
     with torch.no_grad():
         out = quantizer(x)

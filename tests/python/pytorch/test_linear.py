@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear against torch.nn.Linear and against the same layer made by hand."""
+"""Compares Linear with torch.nn.Linear and with LinearByHand."""
 
 import copy
 import io
@@ -36,7 +36,7 @@ def fresh_state() -> None:
 
 
 def pair(*args: object, **kwargs: object) -> tuple[Linear, torch.nn.Linear]:
-    """Both layers with the same first values, from the same seed."""
+    """Returns both layers with the same initial values, from the same seed."""
     torch.manual_seed(7)
     ours = Linear(*args, **kwargs)
     torch.manual_seed(7)
@@ -44,7 +44,7 @@ def pair(*args: object, **kwargs: object) -> tuple[Linear, torch.nn.Linear]:
 
 
 def run(layer: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """The result of a pass, and the gradients of the input and the parameters."""
+    """Returns the result of a pass, and the gradients of the input and the parameters."""
     x = x.detach().requires_grad_()
     layer.zero_grad()
     y = layer(x)
@@ -58,7 +58,7 @@ def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None
         assert a.dtype == b.dtype and torch.equal(a, b)
 
 
-# A drop-in.
+# A replacement for torch.nn.Linear.
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -107,7 +107,7 @@ def test_the_meta_device() -> None:
     assert torch.equal(layer.bias, expected.bias)
 
 
-# The same bits as by hand.
+# The same bits as LinearByHand.
 
 
 def network(dtype: torch.dtype) -> list[Linear]:
@@ -209,7 +209,7 @@ def test_the_gradient_of_a_bias_has_its_order_at_any_number_of_threads(
         torch.set_num_threads(before)
 
 
-# Changes that a layer must survive.
+# Several passes, second-order gradients, copies, and changes of inputs and recipes.
 
 
 def test_microbatches_share_a_kept_weight() -> None:
@@ -285,7 +285,7 @@ def test_second_order_gradients_raise_under_a_recipe(
 @pytest.mark.parametrize("of", ["x", "weight", "bias"])
 @pytest.mark.parametrize("kind", [Linear, GroupedLinear])
 def test_gradients_have_no_derivative_by_any_tensor(kind: type, of: str, wanted: str) -> None:
-    """allow_unused would give None, which torch.autograd.functional takes for zero."""
+    """Checks errors with allow_unused, since torch.autograd.functional takes None for zero."""
     grouped = kind is GroupedLinear
     layer = kind(*((1,) if grouped else ()), 64, 32)
     x, dy = torch.randn(32, 64, requires_grad=True), torch.randn(32, 32, requires_grad=True)
@@ -444,7 +444,7 @@ def test_a_change_of_recipe_makes_new_quantizers() -> None:
             found.append(layer(x, is_first_microbatch=False))
     assert torch.equal(found[0], found[2]) and not torch.equal(found[0], found[1])
     made = layer.quantizers["scaling_fwd"]
-    with autocast(recipe=Float8CurrentScaling()):  # another object with the same text
+    with autocast(recipe=Float8CurrentScaling()):  # another object of the same recipe
         layer(x)
     assert layer.quantizers["scaling_fwd"] is made
 
@@ -464,7 +464,7 @@ def test_quantized_parameters(recipe: object) -> None:
     plain, x = pair(64, 32)[1], torch.randn(32, 64)
     assert isinstance(layer.weight, (Float8Tensor, MXFP8Tensor))
     assert torch.equal(layer.weight.get_high_precision_init_val(), plain.weight)
-    layer.float()  # exchanges the parameter's attributes for another tensor's
+    layer.float()  # swaps the parameter's attributes with another tensor's
     assert torch.equal(layer.weight.get_high_precision_init_val(), plain.weight)
     layer.weight.clear_high_precision_init_val()
     assert layer.weight.get_high_precision_init_val() is None

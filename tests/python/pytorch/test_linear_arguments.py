@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every argument of a layer acts or is refused by name."""
+"""Tests that every argument of a layer has an effect or is refused by name."""
 
 import inspect
 import math
@@ -71,7 +71,7 @@ def test_values_that_contradict_are_refused() -> None:
 
 
 class Tracker:
-    """A tracker of random states that notes what was forked."""
+    """A tracker of random states that records the names of forked states."""
 
     def __init__(self) -> None:
         self.forked: list[object] = []
@@ -149,7 +149,7 @@ def test_gradients_of_weights_wait_for_backward_dw() -> None:
 
 
 def saved_bytes(layer: Linear, x: torch.Tensor) -> tuple[set[int], torch.Tensor]:
-    """Where what a forward pass saves lies, and the gradient of the weight."""
+    """Returns the addresses of the tensors that forward saves, and the gradient of the weight."""
     places = set()
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ def test_the_original_input_is_saved_in_place_of_its_codes() -> None:
 
 
 class Counted(IdentityQuantizer):
-    """Counts what it quantizes, of all its copies."""
+    """Counts the tensors that it and its copies quantize."""
 
     def __init__(self, counts: list[int], safe: bool) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Counted(IdentityQuantizer):
 def test_columns_of_the_saved_input(
     source: str, rows_safe: bool, columns_safe: bool, row_calls: int | None
 ) -> None:
-    """Backward makes the columns that forward would have made, or the option has no effect."""
+    """Counts the calls: backward makes the columns from the input, or forward has made them."""
     counts = ([0], [0])
 
     def make(role: QuantizerRole | None) -> IdentityQuantizer | HybridQuantizer:

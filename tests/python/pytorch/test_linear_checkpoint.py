@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers under torch.utils.checkpoint: the second pass has the bytes of the first."""
+"""Tests that layers in torch.utils.checkpoint have the same bytes in the second pass."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ def fresh_state() -> None:
 
 
 class Grouped(GroupedLinear):
-    """A GroupedLinear that halves its rows."""
+    """A GroupedLinear with one half of the rows for each of two weights."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x, [x.shape[0] // 2] * 2)
@@ -46,7 +46,7 @@ Wrapped = Callable[[Callable, torch.Tensor], torch.Tensor]
 
 
 def train(run: Wrapped, recipe: Recipe, inside: bool, passes: int = 1) -> list[torch.Tensor]:
-    """Results and gradients of three steps. inside: each block enters the autocast itself.
+    """Returns results and gradients of three steps. inside: each block enters the autocast itself.
 
     passes: forward passes before their backward passes.
     """
@@ -126,7 +126,7 @@ def test_selective_checkpoints_run_quantizers_again() -> None:
     def block(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(quantizer(x).dequantize()).square()
 
-    for _ in range(2):  # the quantizer keeps what the first call finds out
+    for _ in range(2):  # the first call fills caches of the quantizer
         x = torch.randn(64, 32, requires_grad=True)
         keeping_relu(block, x).sum().backward()
         (expected,) = torch.autograd.grad(block(x).sum(), x)
@@ -167,7 +167,7 @@ def test_compiled_functions_in_checkpoints(recipe: Recipe, inside: bool, reentra
 def test_checkpoints_in_compiled_functions(recipe: Recipe) -> None:
     torch._dynamo.reset()
     (model, _), x = blocks(), torch.randn(64, 32, requires_grad=True)
-    in_graph = not isinstance(recipe, DelayedScaling)  # whose first layer counts the pass
+    in_graph = not isinstance(recipe, DelayedScaling)  # its first layer counts the pass
     compiled = torch.compile(again(False), backend="aot_eager", fullgraph=in_graph)
     with autocast(recipe=recipe):
         y = compiled(model, x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""convert_model: which layers it replaces, and what of them stays."""
+"""Tests which layers convert_model replaces, and which of their attributes stay."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from narrowfloat.pytorch import Linear, autocast, convert_model, quantized_model
 
 
 class Special(torch.nn.Linear):
-    """A subclass, whose differences are not known."""
+    """A subclass, which convert_model does not replace, since it may behave differently."""
 
 
 def model() -> torch.nn.Sequential:
@@ -101,7 +101,7 @@ def test_a_transformer_layer_quantizes_in_inference_too() -> None:
         with autocast(recipe=Float8CurrentScaling()):
             quantized = layer(x)
     error = (quantized - exact).abs().max()
-    assert 1e-3 < error < 1  # quantized, where the fused path would give the exact values
+    assert 1e-3 < error < 1  # 0 on PyTorch's fused path, which does not quantize
 
 
 def test_a_layer_with_a_forward_of_its_own_is_left_alone() -> None:

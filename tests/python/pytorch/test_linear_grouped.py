@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupedLinear: each weight's rows are those of a Linear of its own."""
+"""Tests that GroupedLinear has the results of one Linear per weight."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def fresh_state() -> None:
 
 
 def layers(count: int, bias: bool = True) -> tuple[GroupedLinear, list[Linear]]:
-    """A grouped layer and one layer for each of its weights, with the same values."""
+    """Returns a grouped layer, and one layer per weight with the same values."""
     torch.manual_seed(5)
     grouped = GroupedLinear(count, 64, 32, bias=bias, dtype=BF16)
     torch.manual_seed(5)

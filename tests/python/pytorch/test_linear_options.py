@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of a recipe and of a context acts or is refused by name."""
+"""Tests that every option of a recipe or context has an effect or is refused by name."""
 
 import dataclasses
 import inspect
@@ -41,11 +41,11 @@ def fresh_state() -> None:
 
 
 def passes(recipe: Recipe, count: int = 1) -> list[torch.Tensor]:
-    """Results and gradients of a layer after some steps, all from the same values."""
+    """Returns results and gradients of `count` steps of a layer, from fixed initial values."""
     FP8GlobalStateManager.reset()
     torch.manual_seed(4)
     layer, found = Linear(128, 128, dtype=BF16), []
-    # Rows of many sizes: blocks of other shapes then have other scales, and small values round.
+    # Rows of many magnitudes, so that scales depend on the shape of blocks.
     sizes = torch.logspace(-4, 4, 128, dtype=BF16).unsqueeze(1)
     x = (torch.randn(128, 128, dtype=BF16) * sizes).requires_grad_()
     dy = torch.randn(128, 128, dtype=BF16) * sizes
@@ -74,7 +74,7 @@ def half_scale(amax: torch.Tensor, scale: torch.Tensor, fp8_max: float, _: Recip
 
 PLAIN_NVFP4 = {"disable_rht": True, "disable_stochastic_rounding": True}
 
-# Acts: two values of the option that give other bits in one to three steps.
+# Options with an effect: two values with different bits within one to three steps.
 ACTS: dict[tuple[type, str], tuple[dict, dict]] = {
     (DelayedScaling, "margin"): ({}, {"margin": 3}),
     (DelayedScaling, "fp8_format"): ({}, {"fp8_format": Format.E4M3}),
@@ -131,7 +131,7 @@ ACTS: dict[tuple[type, str], tuple[dict, dict]] = {
 }  # fmt: skip
 
 DPA = "needs a quantized attention layer, which narrowfloat does not have, got"
-# Refused: a value, the error, and what it says.
+# Refused options: a value, the type of the error, and a part of its message.
 REFUSED: dict[tuple[type, str], tuple[object, type, str]] = {
     **{
         (kind, name): (
@@ -161,7 +161,7 @@ REFUSED: dict[tuple[type, str], tuple[object, type, str]] = {
     (NVFP4BlockScaling, "fp8_format"): (Format.HYBRID, AssertionError, "fp8_format must be E4M3"),
 }  # fmt: skip
 
-# Tested below, each by its name.
+# Options with tests of their own below.
 ELSEWHERE = {
     (DelayedScaling, "reduce_amax"),
     (CustomRecipe, "fp8_format"),
@@ -208,7 +208,7 @@ def test_a_function_computes_the_amax() -> None:
 
 @pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
 def test_a_split_accumulator_cannot_change_sums_in_fp32(gemm: str) -> None:
-    """It says how often a GPU adds its short sums to fp32 ones; here all sums are fp32."""
+    """Checks that the option for partial sums of a GPU has no effect: all sums here are fp32."""
     found = [
         passes(Float8CurrentScaling(**{f"fp8_gemm_{gemm}": MMParams(use_split_accumulator=split)}))
         for split in (True, False)

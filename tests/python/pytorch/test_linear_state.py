@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resumed run with delayed scaling has the bits of a run that was not interrupted."""
+"""Tests that a resumed run with delayed scaling has the bits of an uninterrupted run."""
 
 import copy
 import io
@@ -32,7 +32,7 @@ def fresh_state() -> None:
 
 
 class Network(torch.nn.Module):
-    """A Linear, and a GroupedLinear of two."""
+    """A Linear, and a GroupedLinear with two weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Network(torch.nn.Module):
 
 
 def step(model: Network, number: int, recipe: object = RECIPE) -> torch.Tensor:
-    """One step of SGD on the batch of that number, whose size grows with it."""
+    """Runs one step of SGD on the batch `number`. Magnitudes grow with this number."""
     x = torch.randn(32, 32, generator=torch.Generator().manual_seed(number)) * (number + 1)
     with autocast(recipe=recipe):
         y = model(x)
@@ -193,7 +193,7 @@ def test_another_length_of_the_history_keeps_scales() -> None:
         assert torch.equal(model.first.fp8_meta["scaling_fwd"].scale, before)
 
 
-# Checkpoints of other makers.
+# Checkpoints of torch.nn.Linear and of TransformerEngine.
 
 
 def test_checkpoints_of_nn_linear_load_strictly_both_ways() -> None:
@@ -306,7 +306,7 @@ def test_transforms_are_refused_and_leave_no_state(options: dict) -> None:
     assert torch.isfinite(layer.weight.grad).all()
 
 
-# Distributed checkpoints, of one process here.
+# Distributed checkpoints, with one process.
 
 
 @pytest.mark.parametrize("save", [dcp.save, lambda *a, **k: dcp.async_save(*a, **k).result()],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of sharded master copies are those of the whole ones, byte for byte."""
+"""Tests that weights from sharded master copies have the bytes of weights from whole copies."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ from narrowfloat import pytorch as nfp
 
 KINDS = ["float8_delayed", "float8_current", "mxfp8", "mxfp8_2d", "blockwise_2d", "nvfp4_2d",
          "identity"]  # fmt: skip
-SHAPE = (160, 192)  # whole blocks of 32 and 16, short ones of 128
+SHAPE = (160, 192)  # whole blocks of 32 and 16; the last block of 128 is shorter
 every = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """A group of this process alone."""
+    """Yields a process group of only this process."""
     place = Path(tmp_path_factory.mktemp("group")) / "rendezvous"
     torch.distributed.init_process_group("gloo", init_method=place.as_uri(), rank=0, world_size=1)
     yield torch.distributed.GroupMember.WORLD
@@ -33,9 +33,9 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 def reductions_of(run: Callable[[int], None], ranks: int) -> None:
-    """Runs what each rank does, one after another, as if their reductions met.
+    """Runs the ranks one after another, twice, with emulated reductions.
 
-    A first round records what every rank puts in, a second one gives all the largest.
+    The first round records the operands of all ranks. The second round returns their maxima.
     """
     put_in: list[list[torch.Tensor]] = []
     original = _master_weights.reduce_max
@@ -71,7 +71,7 @@ def test_pieces_make_the_whole(kind: str, cuts: list[int]) -> None:
 
     reductions_of(run, ranks)
     gathered = weights[0]
-    for rank, weight in enumerate(weights):  # what an all-gather of the codes does
+    for rank, weight in enumerate(weights):  # emulates an all-gather of the codes
         for name, buffer in buffers(weight).items():
             if name.endswith("data") and "columnwise" not in name:
                 per_byte = 2 if kind.startswith("nvfp4") else 1

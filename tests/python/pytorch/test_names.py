@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tools that TransformerEngine exports, and names that have a second home."""
+"""Tests small functions that TransformerEngine exports, and names that two modules have."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_what_the_cpu_has() -> None:
 def test_gated_halves_are_put_in_turns_and_back(shape: tuple[int, ...]) -> None:
     rows = torch.arange(math.prod(shape)).reshape(shape)
     turns = nfp.interleave_glu_tensor(rows, 3)
-    order = [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]  # W0 V0 W1 V1, three rows each
+    order = [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]  # halves W and V: W0 V0 W1 V1, three rows each
     assert torch.equal(turns, rows[order])
     assert torch.equal(nfp.deinterleave_glu_tensor(turns, 3), rows)
 

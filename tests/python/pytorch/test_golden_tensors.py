@@ -133,7 +133,7 @@ def test_float8_blocks(case: Case) -> None:
         assert torch.equal(q._columnwise_scale_inv, columnwise[1])
 
 
-# The native quantizer measures 4over6's error exactly unless an environment variable says else.
+# NVFP4Quantizer computes the errors of 4over6 exactly, and has no option for fast math.
 EXACT_ERRORS = [case for case in NVFP4_CASES if not case.params.get("err_use_fast_math")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every quantizer that has a reference in plain torch operations gives its bytes."""
+"""Compares the bytes of quantizers with references in plain torch operations."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def boundaries(rows: int, cols: int) -> torch.Tensor:
-    """Pairs just below and just above many places where rounding turns."""
+    """Returns rows of pairs just below and just above evenly spaced values from -12 to 12."""
     base = torch.linspace(-12.0, 12.0, cols // 2)
     row = torch.stack((base - 1e-3, base + 1e-3), dim=1).reshape(-1)
     return row.expand(rows, cols).contiguous()
@@ -98,7 +98,7 @@ NVFP4 = {
 
 
 def without_signs_of_zero(packed: torch.Tensor) -> torch.Tensor:
-    """Code 8 as 0 in both halves: the reference forgets the sign of a zero."""
+    """Replaces code 8, -0, by 0 in both halves, since the reference has no sign of zeros."""
     low, high = packed & 0xF, packed >> 4
     return torch.where(low == 8, 0, low) + 16 * torch.where(high == 8, 0, high)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A family is one file: this one defines a complete one and touches nothing of the package."""
+"""Tests a complete family that this file alone defines, without changes to the package."""
 
 import copy
 import io
@@ -23,7 +23,7 @@ from narrowfloat.pytorch.tensor.utils import quantize_master_weights, replace_ra
 from narrowfloat import _core
 from narrowfloat import pytorch as nfp
 
-# The family: MXFP8's scheme under names of its own, and a setting that the scheme does not know.
+# The family: MXFP8's scheme with other names, and with a setting that the scheme does not have.
 
 
 class RunStorage(BlockStorage):
@@ -74,7 +74,7 @@ RunQuantizer.register_value_class("dtype", "note")
 
 
 def model_of(tensor: RunStorage) -> dict[str, torch.Tensor]:
-    """MXFP8's buffers of the same values."""
+    """Returns the buffers of an MXFP8Tensor of the same values. Requires: tensor.source."""
     return buffers(nfp.MXFP8Quantizer(tensor._element)(tensor.source).detach())
 
 

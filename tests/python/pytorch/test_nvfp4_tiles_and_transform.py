@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4 tiles beside the Hadamard transform: tiles in the rows, transformed runs in the columns."""
+"""Tests NVFP4 with rowwise tiles and with columnwise blocks after the Hadamard transform."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def both(**options: object) -> NVFP4Quantizer:
 
 
 def content(tensor: object, name: str) -> torch.Tensor:
-    """A buffer without padding, which nobody promises."""
+    """Returns a buffer without the padding of its scales."""
     buffer = getattr(tensor, name)
     rows, cols = X.shape if name in ROWS else X.shape[::-1]
     return buffer[:rows, : cols // 16] if name.endswith("scale_inv") else buffer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mm, addmm, bmm, baddbmm, linear and matmul of quantized tensors: the bytes of nf.qgemm."""
+"""Compares mm, addmm, bmm, baddbmm, linear and matmul of quantized tensors with nf.qgemm."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from narrowfloat import pytorch as nfp
 Quantized = nfp.QuantizedTensor
 linear = torch.nn.functional.linear
 NUMPY = {torch.float32: np.float32, torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
-# Families that have both directions; NVFP4 of scaled rows has none along the columns.
+# Families that have both directions. Row-scaled NVFP4 has no columnwise codes.
 BOTH = [kind for kind in SCHEMES if kind != "nvfp4_row_scaled"]
 M, N, K = 32, 96, 64
 PARTS = {"TN": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "NT": ((K, M), (K, N))}
@@ -108,7 +108,7 @@ def test_addmm(kind: str, layout: str) -> None:
 @layouts
 @pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "mxfp8_2d", "nvfp4"])
 def test_stacks(kind: str, layout: str) -> None:
-    """Every matrix of a stack is multiplied as if it were alone, under the scales of the stack."""
+    """Checks that each matrix is multiplied as if it were alone, with the scales of the stack."""
     shapes = [(3, *shape) for shape in PARTS[layout]]
     x, w = (ALL[kind]()(sample(*shape, seed=i)).detach() for i, shape in enumerate(shapes))
     first = x.mT if layout == "NT" else x
@@ -162,7 +162,7 @@ def test_other_pairs_are_products_of_values(case: str) -> None:
 
 
 def test_a_transform_on_one_side_is_not_multiplied() -> None:
-    """Transformed columns times rows that are not transformed is no product."""
+    """Checks that codes are not multiplied if only one operand is transformed."""
     transformed = nfp.NVFP4Quantizer(with_rht=True, with_post_rht_amax=True)
     x = nfp.NVFP4Quantizer()(sample(M, K, dtype=torch.bfloat16)).detach()
     w = transformed(sample(K, N, dtype=torch.bfloat16, seed=1)).detach()
@@ -193,7 +193,7 @@ def test_a_transpose_is_a_view() -> None:
 
 
 def test_gradients_are_of_the_values() -> None:
-    """Autograd multiplies the incoming gradient, which is plain, with the values."""
+    """Checks that autograd multiplies the plain incoming gradient by the values."""
     x, w = (q.requires_grad_() for q in pair("mxfp8", "TN"))
     y = linear(x, w)
     gradient = sample(M, N, seed=3)

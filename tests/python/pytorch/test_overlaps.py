@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aliases in the lists of one operator: each sees the writes of the others, as plain tensors do."""
+"""Tests that writes to aliases in the lists of one operator are shared, as for plain tensors."""
 
 import re
 from collections.abc import Callable

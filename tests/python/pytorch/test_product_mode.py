@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""product_mode("fast"): which products take it, and the bound that they keep."""
+"""Tests product_mode("fast"): which products use it, and the bound of their errors."""
 
 import threading
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ needs_bfloat16 = pytest.mark.usefixtures("bfloat16_products")
 
 @pytest.fixture
 def bfloat16_products() -> None:
-    """Skips the test on processors without them."""
+    """Skips the test on processors without bfloat16 products."""
     if not _core.has_bfloat16_products():
         pytest.skip("this processor has no bfloat16 products")
 
 
 @pytest.fixture(autouse=True)
 def mode(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Starts every test reproducible, lets small products be fast, and puts back what was set."""
+    """Starts tests in mode reproducible with a FEWEST_TERMS of 0, and restores both settings."""
     monkeypatch.setattr(_expanded_product, "FEWEST_TERMS", 0)
     with nfp.product_mode("reproducible"):
         yield
@@ -49,12 +49,12 @@ def pair(name: str, layout: str) -> tuple[nfp.QuantizedTensor, nfp.QuantizedTens
 
 
 def values(tensor: nfp.QuantizedTensor, usage: str) -> torch.Tensor:
-    """The values of one direction, which blocks along another dimension make others."""
+    """Returns the values of one direction. The other direction has other blocks and values."""
     return torch.from_numpy(nf.dequantize(core_tensor(tensor, (usage,)), np.float32)).double()
 
 
 def exact(b: nfp.QuantizedTensor, a: nfp.QuantizedTensor, layout: str) -> list[torch.Tensor]:
-    """The product of the decoded values in binary64, and that of their magnitudes."""
+    """Returns the products of the decoded values and of their magnitudes, in binary64."""
     usage_a, usage_b = LAYOUTS[layout].usages
     x, w = values(b, usage_b), values(a, usage_a)
     x, w = x.t() if layout == "NT" else x, w.t() if layout == "TN" else w
@@ -81,7 +81,7 @@ def test_every_family_and_layout_keeps_the_bound(
     assert_within_bound(y, want, size, SHAPES[layout][0][layout != "NT"])
     assert fast_layouts == [layout]
     with nfp.product_mode("fast"):
-        assert torch.equal(y, general_gemm(a, b, layout=layout)[0])  # from run to run
+        assert torch.equal(y, general_gemm(a, b, layout=layout)[0])  # in a second run
 
 
 @needs_bfloat16
@@ -125,7 +125,7 @@ def test_other_results_stay_reproducible() -> None:
     ids=lambda options: "-".join(options),
 )
 def test_steps_behind_the_sums_keep_the_reproducible_product(options: dict[str, object]) -> None:
-    """PyTorch's product rounds its sums to bfloat16, and takes one addend."""
+    """Checks steps that PyTorch's product lacks: it adds one operand and rounds to bfloat16."""
     b, a = pair("mxfp8", "TN")
     if "grad" in options:
         options = {**options, "gelu_in": sample(M, N, dtype=BF16)}
@@ -163,7 +163,7 @@ def layer_and_gradients(compiled: bool = False) -> list[torch.Tensor]:
 
 @pytest.fixture
 def fast_layouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The layouts of products that went through bfloat16: bytes alone seldom tell."""
+    """Records the layouts of products in bfloat16, since bytes seldom differ."""
     seen: list[str] = []
 
     def multiply(*arguments: object) -> bool:
@@ -199,10 +199,10 @@ def test_a_layer_and_its_gradients_obey(compiled: bool, fast_layouts: list[str])
     with nfp.product_mode("fast"):
         fast = layer_and_gradients(compiled)
     assert fast_layouts == ["TN", "NN", "NT"]
-    # Products of codes are exact in fp32, so that two sums of n products in an order of their own
-    # differ by at most 2 n 2^-24 times the sum of magnitudes: below 128 for the 64 products of a
-    # weight's gradient, below 64 for the 128 and 96 of the others. Then bfloat16 numbers next to
-    # each other differ by at most 2^-7 of either.
+    # Products of codes are exact in fp32. Sums of n products in two different orders differ by at
+    # most 2 n 2^-24 times the sum of magnitudes. This sum is below 128 for the 64 products of a
+    # weight's gradient, and below 64 for the 128 or 96 products of the others. Rounding adds at
+    # most one step of bfloat16, 2^-7 of the value.
     for p, f in zip(plain, fast, strict=True):
         torch.testing.assert_close(p, f, rtol=2**-7, atol=2 * 64 * 2**-24 * 128)
 
@@ -249,7 +249,7 @@ def test_contexts_end_in_any_order() -> None:
     first, second = nfp.product_mode("fast"), nfp.product_mode("reproducible")
     with second:
         with first:
-            assert nfp.get_product_mode() == "reproducible"  # the later setting
+            assert nfp.get_product_mode() == "reproducible"  # the later setting applies
     third, fourth = nfp.product_mode("fast"), nfp.product_mode("fast")
     third.__enter__()
     fourth.__enter__()
@@ -257,7 +257,7 @@ def test_contexts_end_in_any_order() -> None:
     assert nfp.get_product_mode() == "fast"
     fourth.__exit__()
     assert nfp.get_product_mode() == "reproducible"
-    with third:  # again
+    with third:  # the object is used again
         assert nfp.get_product_mode() == "fast"
     assert nfp.get_product_mode() == "reproducible"
 

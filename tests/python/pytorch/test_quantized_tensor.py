@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what all families of quantized tensors share: objects, autograd, lifetimes."""
+"""Tests all families of quantized tensors: objects, autograd, lifetimes."""
 
 import copy
 import re
@@ -203,7 +203,7 @@ def test_in_place_operators_requantize(kind: str) -> None:
     assert alias is tensor
     assert_same_buffers(tensor, expected, "+=")
     tensor.mul_(2).clamp_(-1, 1)
-    assert tensor.dequantize().abs().max() <= 1.05  # scales of 4over6 may overshoot a little
+    assert tensor.dequantize().abs().max() <= 1.05  # 4over6 may exceed the amax a little
 
 
 @every
@@ -277,7 +277,7 @@ def test_make_empty(kind: str, rowwise: bool, columnwise: bool) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tensor = quantizer.make_empty(shape, dtype=torch.bfloat16, requires_grad=True)
-            flat = kind.startswith("nvfp4") and not rowwise  # its columns are those of a matrix
+            flat = kind.startswith("nvfp4") and not rowwise  # columnwise codes of a matrix
             wanted = (128, 256) if flat else shape
             assert tuple(tensor.shape) == tuple(tensor.size()) == wanted
         assert tensor.dtype == torch.bfloat16 and tensor.requires_grad
@@ -480,7 +480,7 @@ def test_modules_become_float64(kind: str, cast: Callable) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     weight = quantized(kind)
     model[0].weight = torch.nn.Parameter(weight)
-    # The conversion quantizes the values again: scales and columnwise codes may change thereby.
+    # The conversion quantizes the values again, which may change scales and columnwise codes.
     expected = ALL[kind]()(weight.dequantize()).dequantize().double()
     cast(model)
     parameter = model[0].weight

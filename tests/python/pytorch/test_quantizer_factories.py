@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The factories: one format each, and two formats at a time."""
+"""Tests factories of quantizers with one format and with two formats."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_one_format_each() -> None:
     ],
 )
 def test_factories_quantize_as_their_recipes(factory: object, made: recipe.Recipe) -> None:
-    """The same bytes for inputs, weights and gradients of outputs; without stochastic rounding."""
+    """Compares bytes of inputs, weights and gradients of outputs, without stochastic rounding."""
     torch.manual_seed(4)
     x = torch.randn(128, 128).to(torch.bfloat16)
     custom = recipe.CustomRecipe(qfactory=factory)
@@ -77,7 +77,7 @@ def test_factories_quantize_as_their_recipes(factory: object, made: recipe.Recip
 
 
 def describe(quantizer: object) -> object:
-    """The format of a quantizer, and its source of columns."""
+    """Returns the format of a quantizer; of a hybrid both formats and the source of columns."""
     if isinstance(quantizer, HybridQuantizer):
         children = (quantizer.rowwise_quantizer, quantizer.columnwise_quantizer)
         return (*map(describe, children), quantizer.columnwise_source)
@@ -91,7 +91,7 @@ def describe(quantizer: object) -> object:
 
 SEEN = "rowwise_dequantized"
 GROUPED_INPUT = QuantizerRole("grouped_linear", "input")
-# Formats of input, weight and grad_output of linear layers, and of everything else.
+# Formats of input, weight and grad_output of linear layers, and of all other roles.
 MIXED = [
     (
         zoo.high_precision_fwd_mxfp8_bwd_factory,

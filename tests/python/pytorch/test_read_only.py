@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes that would be lost are refused; what is written in place is the tensor itself."""
+"""Tests that writes which would be lost are refused, and operators that write in place."""
 
 import copy
 import io
@@ -104,7 +104,7 @@ def test_read_only_values_read_like_any_tensor() -> None:
 def test_the_memory_of_read_only_values(
     kind: str, view: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    """A transpose has none: these methods read it all the same, and ended the process."""
+    """Checks methods that access memory without an operator. A transpose has no memory."""
     values = view(quantized(kind))
     before = values.clone()
     for method, call in {
@@ -196,7 +196,7 @@ def test_optimizers_write_every_weight(kind: str, way: str) -> None:
         wanted.append(ALL[kind]()(plain.detach()).detach())
     torch.optim.SGD(weights, lr=0.5, **options).step()
     for weight, expected in zip(weights, wanted, strict=True):
-        if way != "fused":  # its product and sum are rounded once
+        if way != "fused":  # the fused product and sum are rounded once
             assert_same_buffers(weight.detach(), expected, way)
         assert not torch.equal(weight.detach().dequantize(), quantized(kind).dequantize())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers by recipe, pass and role; delayed scaling's buffers; custom recipes."""
+"""Tests quantizers by recipe, pass and role, and the buffers and updates of delayed scaling."""
 
 import dataclasses
 
@@ -287,7 +287,7 @@ TRAININGS = [case for case in cases("dsu") if "x" in case]
 @pytest.mark.parametrize("reduced", [False, True], ids=["own", "reduced"])
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
 def test_recorded_updates(case: Case, reduced: bool) -> None:
-    """The bulk kernel's rule in place, on the buffers that quantizers look at."""
+    """Compares updates in place, of the buffers that quantizers use, with the bulk kernel's."""
     reference = "port.kernel_bulk_reduced" if reduced else "port.kernel_bulk"
     made = recipe.DelayedScaling(
         margin=case.params["margin"], amax_compute_algo=case.params["amax_compute_algo"]
@@ -307,7 +307,7 @@ def test_recorded_updates(case: Case, reduced: bool) -> None:
 
 @pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case.name)
 def test_recorded_training(case: Case) -> None:
-    """Quantize and step, through a state and its quantizer."""
+    """Compares steps of quantizing and updating, by a state and its quantizer, with records."""
     forward = case.params["q_dtype"] == "e4m3"
     made = recipe.DelayedScaling(amax_history_len=case.params["history_length"])
     state = RecipeState.create(made, mode="forward" if forward else "backward")
@@ -352,7 +352,7 @@ SPECIAL = [(0.0, 3.0), (float("inf"), 3.0), (float("nan"), 3.0), (2.0**-149, 3.4
 @pytest.mark.parametrize(("amax", "scale"), SPECIAL)
 @pytest.mark.parametrize("by_function", [False, True])
 def test_scale_of_special_amaxes(amax: float, scale: float, by_function: bool) -> None:
-    """Zero, infinite and NaN keep the scale; a quotient past fp32 becomes its largest number."""
+    """Checks that 0, infinity and NaN keep the scale, and that overflow gives fp32's largest."""
     made = recipe.DelayedScaling(
         amax_compute_algo=(lambda history: history[0].clone()) if by_function else "most_recent"
     )

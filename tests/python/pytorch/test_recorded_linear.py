@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recorded linear layer, group fl, through general_gemm: references and native quantizers."""
+"""Compares general_gemm with recorded linear layers, group fl: references and quantizers."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ TENSOR_TYPES = {"x": "input", "w": "weight", "dy": "grad_output"}
 
 
 def references(case: Case) -> dict[str, object]:
-    """Quantizers of x, w and dy by the recorded recipe."""
+    """Returns the references that quantize x, w and dy by the recorded recipe."""
     mode = case.params["mode"]
     if mode.startswith("current_scaling"):
         return {
@@ -60,7 +60,7 @@ def natives(case: Case) -> dict[str, object]:
 
 
 def magnitudes(case: Case, left: str, right: str) -> np.ndarray:
-    """Sums of |a| |b| of a recorded product, from the values of the references' codes."""
+    """Returns sums of |a| |b| of a recorded product, by the references, and their length."""
     quantized = {n: q.quantize(tensor_of(case[n])) for n, q in references(case).items()}
 
     def matrix(name: str) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_linear_layer(case: Case, quantizers: Callable[[Case], dict]) -> None:
         got = y.double().numpy().reshape(-1, y.shape[-1])
         exact = case[f"exact_{name}.fp64"].reshape(got.shape)
         sums, length = magnitudes(case, *sides)
-        # fp32 sums in any order, scales as factors behind them, and one rounding.
+        # fp32 sums in any order, factors of the scales after the sums, and one rounding.
         bound = (length + 8) * 2.0**-24 * sums
         bound += (np.abs(exact) + bound) * ROUNDOFF[out_dtype]
         assert (np.abs(got - exact) <= bound).all(), f"{case.name} {name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of block-scaled FP8: recorded bytes, products, usages."""
+"""Tests the reference of block-scaled FP8: recorded bytes, products, usages."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_there_are_products() -> None:
 
 @pytest.mark.parametrize(("dim_x", "dim_w"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_products_are_those_of_the_library(dim_x: int, dim_w: int) -> None:
-    """The same order of sums, the same fused steps: not a bit differs."""
+    """Checks that no bit differs: the order of sums and the fused steps are the same."""
     torch.manual_seed(7)
     x, w = torch.randn(140, 300), torch.randn(24, 300)
     names = {1: "fp8_block1x128_e4m3", 2: "fp8_block128x128_e4m3"}
@@ -92,7 +92,7 @@ def test_products_are_those_of_the_library(dim_x: int, dim_w: int) -> None:
 
 
 def test_fused_multiply_add_rounds_once() -> None:
-    """Against the sum in integers: a * b + c of numbers with 24 bits, and cases built to tie."""
+    """Compares a * b + c of fp32 numbers, ties included, with sums in 80-bit floats."""
     torch.manual_seed(8)
     a, b = torch.randn(20000), torch.randn(20000)
     c = -(a * b) + torch.randn(20000) * 2.0**-30 * torch.randint(0, 3, (20000,))
@@ -101,8 +101,8 @@ def test_fused_multiply_add_rounds_once() -> None:
     b = torch.cat([b, torch.tensor([2.0**-24, -(2.0**-24), 1.0, 1.0, 1.0])])
     c = torch.cat([c, torch.tensor([1.0, 1.0, -0.0, 1.0, 1.0])])
     got = fused_multiply_add(a, b, c)
-    # 80-bit sums hold every product of fp32 numbers; what they lose cannot reach a tie of fp32
-    # unless the sum has more than 64 bits, which these have not.
+    # Products of fp32 numbers are exact in 80-bit floats. The rounding of a sum cannot make a tie
+    # of fp32 unless the sum has more than 64 bits; these sums have fewer.
     want = (a.numpy().astype(np.longdouble) * b.numpy() + c.numpy()).astype(np.float32)
     assert_tensor(got, want, "fused")
 

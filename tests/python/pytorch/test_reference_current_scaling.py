@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference recipe: recorded bytes, shapes, usages, products, roles."""
+"""Tests the reference of current scaling: recorded bytes, shapes, usages, products, roles."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_finite_input_gives_the_kernels_bytes(
     q = CurrentScalingQuantizerRef(dtype, pow_2_scales=power).quantize(x)
     scheme = "fp8_e4m3" if dtype == E4M3 else "fp8_e5m2"
     kernel = nf.quantize(x.float().numpy(), scheme, columnwise=True, force_pow_2_scales=power)
-    # fp32 holds every input, and the largest fp32 does not enter unless a scale overflows.
+    # fp32 represents every input. The largest number of the type matters only if a scale overflows.
     assert (bytes_of(q.data) == kernel.buffers["rowwise_data"].reshape(-1)).all()
     assert (bytes_of(q.data_t) == kernel.buffers["columnwise_data"].reshape(-1)).all()
     assert_tensor(q.scale, kernel.buffers["rowwise_scale_inv"], "scale_inv")
@@ -202,7 +202,7 @@ def test_there_are_products() -> None:
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_products_are_those_of_the_library(out_dtype: torch.dtype, accumulate: bool) -> None:
-    """The same order of sums: not a bit differs."""
+    """Checks that no bit differs: the order of sums is the same."""
     torch.manual_seed(6)
     x, w = torch.randn(37, 130), torch.randn(24, 130)
     quantizer = CurrentScalingQuantizerRef(E4M3)
@@ -229,7 +229,7 @@ def test_products_of_whole_tensors() -> None:
     want = quantizer.qgemm(qx.data, qw.data, None, torch.bfloat16, qx.scale, qw.scale)
     assert_tensor(quantizer.qgemm(qx, qw), want, "the nominal dtype")
     y = quantizer.qgemm(qx, qw, out_dtype=torch.float32)
-    # 15 sums, one rounding of the result, and one of each decoded value that `exact` is made of.
+    # 15 sums, one rounding of the result, and one of each of the two decoded values: 18 in all.
     a, b = (q.dequantize(torch.float32).double() for q in (qx, qw))
     assert ((y.double() - a @ b.t()).abs() <= 18 * 2.0**-24 * (a.abs() @ b.abs().t())).all()
 

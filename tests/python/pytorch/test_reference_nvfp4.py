@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVFP4 reference: recorded bytes, products, usages."""
+"""Tests the NVFP4 reference: recorded bytes, products, usages."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 from test_golden_gemm import assert_within
 from torch_golden import FLOATS, assert_tensor, bytes_of, tensor_of
 
-# Sums of fp32 items depend on the order; the recorder's was another one than exact.
+# A case with fp32 sums in the recorder's order, which differ from the exact sums.
 OTHER_SUMS = "nv/rht_normal_fp32_sign"
 RECORDED = [case for case in cases("nv") if case.name != OTHER_SUMS]
 
@@ -75,7 +75,7 @@ def test_all_recorded_cases_run() -> None:
 @pytest.mark.parametrize("case", list(cases("rht")), ids=lambda case: case.name)
 def test_recorded_transform(case: Case) -> None:
     y = apply_rht(tensor_of(case["x"]), case.params["sign_mask"] != 0)
-    # One rounding of the exact sum; binary64 holds these sums.
+    # One rounding of the exact sum, which binary64 represents.
     want = torch.from_numpy(case["exact.fp64"].copy()).to(y.dtype)
     assert_tensor(y, want, case.name)
 
@@ -101,7 +101,7 @@ def test_codes_round_to_nearest_even_and_pack_the_even_item_low() -> None:
 
 
 def test_mxfp4_blocks() -> None:
-    """Scales are powers of two, amax / 6 rounded up; 12 / 6 is exact, 12.5 / 6 is not."""
+    """Checks scales, amax / 6 rounded up to powers of two: 12 / 6 is exact, 12.5 / 6 is not."""
     x = torch.zeros(4, 32)
     x[0, 0], x[1, 3], x[2, 5] = 12.0, -12.5, 6 * 2.0**-127
     packed, scale = NVFP4Blocks(tile=(1, 32), pow_2_scales=True).quantize(x, torch.ones(1))

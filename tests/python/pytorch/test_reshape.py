@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reshape() of parts whose codes have holes: a view where strides allow it, else a copy."""
+"""Tests reshape() of parts with non-contiguous codes: a view if strides allow it, else a copy."""
 
 from collections.abc import Callable
 
@@ -75,7 +75,7 @@ def test_reshape_is_a_view_where_strides_allow_one(kind: str, name: str) -> None
 @pytest.mark.parametrize("name", list(OPERATORS))
 @every
 def test_operators_that_reshape_read_values(kind: str, name: str) -> None:
-    """They ask for a view of the wrapper, which has no holes, except that of high precision."""
+    """Checks operators that view the wrapper, which is contiguous except in high precision."""
     tensor = quantized(kind)
     before, wanted = snapshot(tensor), OPERATORS[name](tensor.dequantize())
     made = OPERATORS[name](tensor)
@@ -129,7 +129,7 @@ ROWS: dict[str, Callable[[], nfp.Quantizer]] = {
 
 @pytest.mark.parametrize("kind", list(ROWS))
 def test_rows_have_an_outer_product(kind: str) -> None:
-    """It views a row as a column, which no block allows."""
+    """Checks torch.outer(), which views a row as a column: no blocks of a row allow that."""
     tensor = ROWS[kind]()(sample(64, 64)).detach()
     plain = tensor.dequantize()
     first, second = tensor[0], tensor[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickles, torch.save, deep copies, state dictionaries: bit for bit, quantizer kept."""
+"""Tests that pickles, torch.save, copies and state dictionaries keep every bit and quantizer."""
 
 import copy
 import io
@@ -51,7 +51,7 @@ def test_save_and_load(kind: str, weights_only: bool) -> None:
     assert_same_buffers(loaded, expected, "loaded")
     assert loaded.get_usages() == expected.get_usages()
     assert same_quantizer(loaded._quantizer, expected._quantizer)
-    loaded += 1  # in place needs the quantizer
+    loaded += 1  # operators in place need the quantizer
     assert_same_buffers(
         loaded, ALL[kind]()(expected.dequantize() + 1).detach(), "used after loading"
     )
@@ -68,7 +68,7 @@ def test_copies_and_files_keep_requires_grad(kind: str) -> None:
 
 @every
 def test_memory_is_handed_on_buffer_by_buffer(kind: str) -> None:
-    """The wrapper has no memory: NumPy read what lay around, and a write ended the process."""
+    """Checks functions that would access the memory of the wrapper, which has none."""
     tensor = quantized(kind)
     for take in (torch.from_dlpack, np.from_dlpack):
         with pytest.raises(
@@ -93,7 +93,7 @@ def test_memory_is_handed_on_buffer_by_buffer(kind: str) -> None:
 
 @every
 def test_the_older_format_of_files(kind: str) -> None:
-    """It holds values behind the objects, so that nothing can be made of them while loading."""
+    """Checks a format with values after the objects: loading cannot compute a transpose."""
     tensor, stream = quantized(kind), io.BytesIO()
     torch.save(tensor, stream, _use_new_zipfile_serialization=False)
     stream.seek(0)
@@ -190,7 +190,7 @@ def test_modules_change_their_nominal_type(kind: str) -> None:
 
 @every
 def test_assigned_data_keeps_requires_grad(kind: str) -> None:
-    """As torch.Tensor.data does, for values of the same and of another nominal type."""
+    """Assigns values of the same and of another nominal type, as torch.Tensor.data allows."""
     for requires_grad in (True, False):
         weight = torch.nn.Parameter(quantized(kind), requires_grad=requires_grad)
         for dtype in (weight.dtype, torch.float32):
@@ -198,7 +198,7 @@ def test_assigned_data_keeps_requires_grad(kind: str) -> None:
             assert weight.requires_grad == requires_grad, dtype
 
 
-@pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")  # for FSDP2's users
+@pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")  # advice for FSDP2
 @pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4"])
 def test_to_a_type_requantizes(kind: str) -> None:
     model = Model(quantized(kind))
@@ -217,7 +217,7 @@ def test_groups_do_not_travel() -> None:
 
 
 def test_loading_needs_the_import() -> None:
-    """Unless narrowfloat is imported, weights_only refuses its functions by name."""
+    """Checks that weights_only refuses narrowfloat's functions by name before the import."""
     stream = saved(quantized("mxfp8")).getvalue()
     program = (
         "import io, pickle, sys, torch\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits of quantized tensors: PyTorch's number of pieces, and its errors."""
+"""Tests that splits of quantized tensors have PyTorch's number of pieces, and its errors."""
 
 from collections.abc import Callable
 

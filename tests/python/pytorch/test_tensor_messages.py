@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole texts of messages that no other test of its area reaches."""
+"""Tests whole texts of messages about tensors, quantizers, groups, layers and tex."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tensor(nfp.QuantizedTensor):
 
 
 class Quantizer(nfp.Quantizer):
-    """Implements what is abstract."""
+    """Implements only the abstract method."""
 
     def update_quantized(self, *args: object, **kwargs: object) -> None:
         raise AssertionError
@@ -184,7 +184,7 @@ def test_operators_on_tensors() -> None:
          "no tensor class of narrowfloat.pytorch holds 'fp8_e4m3:scale=3'"),
     ]:  # fmt: skip
         check(call, error, message)
-    current._data, current._transpose_invalid = None, True  # as an update of the codes leaves it
+    current._data, current._transpose_invalid = None, True  # no codes, no valid transpose
     check(current.dequantize, RuntimeError, "Float8Tensor has no valid data to dequantize")
     tiles = made("nvfp4_2d")
     tiles.update_usage(columnwise_usage=False)
@@ -310,7 +310,7 @@ def test_entries_of_the_native_module() -> None:
 
 
 def test_columns_of_three_dimensions_are_not_gathered() -> None:
-    """DTensor and FSDP2 gather by these buffers."""
+    """Checks the extraction of a buffer, which DTensor and FSDP2 use to gather."""
     part = nfp.NVFP4Quantizer()(torch.ones(64, 64)).detach().view(2, 32, 64)
     with pytest.raises(
         NotImplementedError,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries that stand in for TransformerEngine's native module."""
+"""Tests the functions that replace TransformerEngine's native module."""
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +33,7 @@ def gemm(
     dtype: torch.dtype = torch.float32,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """generic_gemm with TransformerEngine's sixteen positional arguments."""
+    """Calls generic_gemm with TransformerEngine's sixteen positional arguments."""
     workspace = torch.empty(4, dtype=torch.uint8)
     bfloat16 = TE_DType[torch.bfloat16]
     y, bias_grad, gelu_input, extra = tex.generic_gemm(
@@ -87,7 +87,7 @@ def test_quantize_and_dequantize(case: Case) -> None:
     ],
 )
 def test_a_noop_flag_leaves_every_byte(make: object) -> None:
-    """The test of a replayed graph, called twice: 1 is a flag, 0 is none."""
+    """Checks that a flag of 1 skips the write, and that a flag of 0 does not."""
     quantizer = make()
     first, second = torch.randn(64, 64), torch.randn(64, 64) * 7
     q = quantizer(first)
@@ -143,7 +143,7 @@ def test_split_and_multi_tensor_quantize() -> None:
 
 
 def test_stochastic_rounding_of_sections_is_unbiased() -> None:
-    """The mean of many roundings is nearer to the source than rounding to nearest is."""
+    """Checks that the mean of many roundings is nearer to the source than one to nearest."""
     torch.manual_seed(11)
     x, sections = torch.randn(64, 64).to(torch.bfloat16), [32, 32]
     makers = {
@@ -175,7 +175,7 @@ def test_bgrad_quantize_and_compute_amax() -> None:
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
 def test_swizzle_is_what_optimize_for_gemm_makes(name: str, columnwise: bool) -> None:
-    """Whatever stands in the padding of compact scales, the result's is zero."""
+    """Checks that padding becomes zero, whatever the padding of compact scales was."""
     kinds = {"mxfp8": lambda: MXFP8Quantizer(E4M3), "nvfp4": lambda: NVFP4Quantizer()}
     shape = {"mxfp8": (160, 96), "nvfp4": (144, 80)}[name]
     quantizer = kinds[name]()
@@ -187,7 +187,7 @@ def test_swizzle_is_what_optimize_for_gemm_makes(name: str, columnwise: bool) ->
     core = nf.quantize(x.numpy(), f"{name}_e4m3" if name == "mxfp8" else name,
                        rowwise=not columnwise, columnwise=columnwise, swizzled=True)  # fmt: skip
     compact = nf.unswizzle(core).buffers[field[1:]]
-    scale[torch.from_numpy(compact == 0)] = 255  # padding, and no block of these is all zero
+    scale[torch.from_numpy(compact == 0)] = 255  # padding: no block of x is all zero
     tex.swizzle_scales_for_gemm_(q)
     assert q._with_gemm_swizzled_scales and getattr(q, field) is scale
     assert_tensor(scale, core.buffers[field[1:]], name)
@@ -239,8 +239,8 @@ def test_generic_gemm_of_nvfp4_in_all_four_layouts(
         rx.data, rw.data, None, torch.float32, rx.scale, rw.scale, None,
         None if out is None else out.clone(), accumulate, None, rx, rw,
     )  # fmt: skip
-    # Both add the same blocks in fp32, one with the amaxes in the scales, the other behind the sum:
-    # (K + 8) 2^-24 of the magnitudes each, and one rounding.
+    # Both add the same blocks in fp32. One has the amaxes in the scales, the other multiplies the
+    # sum by them. Each error is (K + 8) 2^-24 of the magnitudes, and one rounding.
     magnitudes = rx.dequantize().double().abs() @ rw.dequantize().double().abs().t()
     bound = 2 * (inner + 8) * 2.0**-24 * magnitudes + 2.0**-23 * want.double().abs()
     assert ((y.double() - want.double()).abs() <= bound).all()
@@ -308,7 +308,7 @@ def test_fused_update_of_several_states() -> None:
 
 
 def test_a_state_of_inference_mode_is_updated_outside_it() -> None:
-    """A layer's first call may be an evaluation, and training may follow."""
+    """Checks states made in inference mode, since a layer may train after an evaluation."""
     with torch.inference_mode():
         states = torch.ones(4, 2), torch.ones(2)
     plain = tuple(torch.ones(state.shape) for state in states)
@@ -334,7 +334,7 @@ def test_bfloat16_arrays_are_the_tensors_memory() -> None:
 
 
 def test_plain_products_are_pytorchs_although_beta_is_zero() -> None:
-    """TransformerEngine passes beta 0 where nothing is accumulated."""
+    """Passes beta 0 without accumulation, as TransformerEngine does."""
     a, b = torch.randn(33, 65).bfloat16(), torch.randn(17, 65).bfloat16()
     y = tex.generic_gemm(
         a, True, b, False, None, None, tex.DType.kBFloat16, None, None, False, None, False,
@@ -357,7 +357,7 @@ def test_plain_products_are_pytorchs_although_beta_is_zero() -> None:
     ("trans_a", "trans_b"), [(True, False), (False, False), (False, True)], ids=["TN", "NN", "NT"]
 )
 def test_float16_products_are_those_of_float32_rounded_once(trans_a: bool, trans_b: bool) -> None:
-    """PyTorch's own product of float16 is slow on most CPUs, and rounds other sums."""
+    """Compares with fp32 sums: PyTorch's float16 product is slow on most CPUs, with other sums."""
     torch.manual_seed(7)
     a = torch.randn((40, 96) if trans_a else (96, 40)).half()
     b = torch.randn((96, 24) if trans_b else (24, 96)).half()

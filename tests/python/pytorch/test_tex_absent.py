@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of the native module that are not here name themselves."""
+"""Tests that missing functions of the native module raise errors with their names."""
 
 import re
 import subprocess

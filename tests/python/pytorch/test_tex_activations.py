@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations of the native module and their gradients, against float64."""
+"""Compares activations of the native module and their gradients with float64."""
 
 import math
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 Tensor = torch.Tensor
 E4M3 = tex.DType.kFloat8E4M3
 
-# Exponentials and hyperbolic tangents of PyTorch are off by at most 4 ulp; a value goes through
-# fewer than 20 roundings. Exponents are products, whose error grows with their size: at most 8
-# standard deviations times 1.702, which is less than 16.
+# PyTorch's exponentials and hyperbolic tangents are off by at most 4 ulp. A value has fewer than
+# 20 roundings. Exponents are products, whose error grows with their magnitude: at most 8 standard
+# deviations times 1.702, which is less than 16.
 ROUNDINGS = 20 + 16
 
 LIMIT, ALPHA, OFFSET = 1.5, 1.702, 1.0
@@ -62,7 +62,7 @@ def pairwise(gate: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Ten
     return lambda a, b: gate(a) * b
 
 
-# Each gated entry's function of its halves, and its arguments after the quantizer.
+# Per gated function: its formula on the two halves, and its arguments after the quantizer.
 GATED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple]] = {
     **{name: (pairwise(gate), ()) for name, gate in GATES.items()},
     "situglu": (situ_gate, (BETA1, BETA2)),
@@ -78,7 +78,7 @@ def gradient_of(name: str) -> str:
 
 
 def sample(shape: tuple, dtype: torch.dtype) -> Tensor:
-    """Returns values with gaps between rows, some of them 0 and some at the limit."""
+    """Returns rows that are not adjacent in memory, with some values of 0 and some of LIMIT."""
     torch.manual_seed(5)
     wide = torch.randn(*shape[:-1], shape[-1] + 3) * 2
     wide[..., ::7] = 0
@@ -235,8 +235,8 @@ def test_quantized_outputs_round_where_a_gpu_does(kind: str) -> None:
 
 
 def codes_under_exact_amax(value: Tensor, quantizer: Quantizer) -> Tensor:
-    """Returns what rounded values become beside blocks of their own that hold the exact amax."""
-    rows = 16  # of a block
+    """Quantizes rounded values together with a separate block of the exact amax; decodes them."""
+    rows = 16  # of a tile
     beside = torch.zeros(rows, value.shape[-1])
     beside[0, 0] = amax = value.abs().max()
     assert amax != amax.bfloat16().float(), "the two amaxes must differ"
@@ -269,7 +269,7 @@ def test_bias_gradients_sum_where_a_gpu_does(kind: str) -> None:
     x, grad = sample((64, 128), torch.bfloat16), torch.randn(64, 128).bfloat16()
     bias, made = tex.dbias_dgelu(grad, x, quantizers()[kind])
     value = tex.dgelu(grad.float(), x.float(), None)
-    if kind == "current":  # the other two sum what is not rounded yet
+    if kind == "current":  # the other two sum unrounded values
         value = value.bfloat16().float()
     assert torch.equal(bias, value.sum(0).bfloat16())
     expected = tex.dgelu(grad, x, quantizers()[kind])

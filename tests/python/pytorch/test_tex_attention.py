@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts and caches of attention in the native module, against loops."""
+"""Compares attention's layouts and caches in the native module with loops."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def test_packed_to_padded_and_back(lengths: list[int], dtype: torch.dtype) -> No
 
 
 def laid_out(tokens: list[Tensor], layout: tex.NVTE_QKV_Format) -> Tensor:
-    """Returns sequences in a layout; those of batches are padded with 9."""
+    """Returns sequences in a layout. Sequences of a batch are padded with 9."""
     if layout == THD:
         return torch.cat(tokens)
     longest = max(len(t) for t in tokens)
@@ -85,7 +85,7 @@ def test_pages_of_whole_sequences_have_a_table_of_one_dimension() -> None:
 
 
 def test_sequences_that_moved_take_their_cached_tokens_along() -> None:
-    """Sequence 0 ended: sequences 1 and 2 are in slots 1 and 2 and become 0 and 1."""
+    """Moves sequences 1 and 2 from slots 1 and 2 to slots 0 and 1, since sequence 0 has ended."""
     k_cache, v_cache = torch.randn(3, 4, 1, 2), torch.randn(3, 4, 1, 2)
     old = [k_cache.clone(), v_cache.clone()]
     new = torch.randn(3, 1, 1, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of context parallelism over packed sequences, against loops over tokens."""
+"""Compares functions of context parallelism on packed sequences with loops over tokens."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def test_sums_of_second_halves(packed: bool) -> None:
         both = torch.stack((here.double(), at(step, packed, i, half, row).double()))
         at(exact, packed, i, position, token).copy_(both.logsumexp(0))
     tex.thd_second_half_lse_correction(lse, step, BOUNDS, packed)
-    # an exponential and a logarithm of 4 ulp each, and a sum
+    # An exponential and a logarithm with errors of 4 ulp each, and a sum.
     assert_near(lse, exact, 2 + exact.abs(), 12, "sums")
 
 
@@ -80,8 +80,8 @@ def test_outputs_are_corrected(half: bool, packed: bool, dtype: torch.dtype) -> 
         value = step[row].double()
         terms[token] = value * factor
     tex.thd_out_correction(out, step, lse, step_lse, BOUNDS, half, packed)
-    # The term is rounded to the dtype before it is added: half an ulp each. A difference of sizes
-    # below 8 and an exponential in float32 are off by less than 2**-20 of the term.
+    # The term is rounded to the dtype, then the sum: half an ulp each. In float32, a difference of
+    # values below 8 and its exponential are off by less than 2**-20 of the term.
     slack = torch.finfo(dtype).eps * (2 * terms.abs() + exact.abs()) + 2**-20 * terms.abs()
     assert ((out.double() - (exact + terms)).abs() - slack).max() <= 0
 

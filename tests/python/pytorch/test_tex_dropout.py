@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout of the native module: masks of bits, and what they keep."""
+"""Tests dropout of the native module: masks of bits, and the kept elements."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_probability_is_in_steps_of_1_256() -> None:
     for probability, steps in ((0.1, 25), (0.5, 128), (0.003, 0)):
         kept = float(tex.dropout_fwd(x, probability)[0].ne(0).float().mean())
         exact = 1 - steps / 256
-        # five standard deviations of a mean of 2**20 draws
+        # Five standard deviations of the mean of 2**20 random numbers.
         assert abs(kept - exact) <= 5 * (exact * (1 - exact) / (1 << 20)) ** 0.5
     torch.manual_seed(9)
     again = tex.dropout_fwd(x, 0.1)[1]

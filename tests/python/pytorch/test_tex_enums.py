@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enumerations and queries of the native module."""
+"""Tests enumerations and queries of the native module."""
 
 import pickle
 from enum import IntEnum
@@ -8,7 +8,7 @@ import pytest
 from narrowfloat.pytorch import tex
 from narrowfloat.pytorch.tex import enums
 
-# Numbers of members that are not at the place where they are listed, from the library's headers.
+# Numbers of enumerations that do not count from 0 in steps of 1, from the library's headers.
 NUMBERS = {
     "NVTEScalingMode": [0, 1, 2, 3, 4, 100],
     "NVTE_Fused_Attn_Backend": [-1, 1, 2],
@@ -41,7 +41,7 @@ def test_formats_and_layouts_by_name() -> None:
 def test_queries_answer_that_there_is_no_gpu() -> None:
     assert not tex.device_supports_multicast() and not tex.ubuf_built_with_mpi()
     assert not tex.nvte_built_with_cublasmp() and not tex.ep_zero_copy_supported()
-    assert tex.get_cudnn_version() >= 91800  # or fp8 attention is refused before it is emulated
+    assert tex.get_cudnn_version() >= 91800  # otherwise FP8 attention is refused, not emulated
     low, high = tex.get_stream_priority_range()
     assert low == high
 

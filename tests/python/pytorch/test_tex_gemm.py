@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of plain tensors by TransformerEngine's native function."""
+"""Tests products of plain tensors by the native module's generic_gemm()."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class _ResultTypes(TorchDispatchMode):
-    """Notes the dtype of what every operator returns."""
+    """Records the dtypes of the results of all operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class _ResultTypes(TorchDispatchMode):
 
 
 def test_beta_changes_nothing_without_accumulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TransformerEngine gives 0 there. A sum in fp32 takes five times as long if bf16 is fast."""
+    """Checks beta 0, TransformerEngine's: fp32 sums take five times as long if bf16 is fast."""
     monkeypatch.setattr("narrowfloat.pytorch.tex.gemm.SLOW_DTYPES", frozenset())
     a, b = torch.randn(48, 96, dtype=torch.bfloat16), torch.randn(40, 96, dtype=torch.bfloat16)
     call = dict(output_dtype=None, bias=None, bias_type=None, gelu=False, gelu_in=None, grad=False)

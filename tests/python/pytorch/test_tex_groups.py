@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped quantization through the native module's names."""
+"""Tests grouped quantization by functions of the native module."""
 
 import pytest
 import torch
@@ -150,7 +150,7 @@ def test_grouped_swizzle(columnwise: bool, splits: list[int]) -> None:
 
 
 def ready(columnwise: bool = True) -> Quantizer:
-    """A quantizer as a layer has it that multiplies next."""
+    """Returns a quantizer with swizzled scales, as layers use for products."""
     quantizer = maker("mxfp8", True, columnwise)
     quantizer.optimize_for_gemm = True
     return quantizer
@@ -159,7 +159,7 @@ def ready(columnwise: bool = True) -> Quantizer:
 @pytest.mark.parametrize("splits", SPLITS, ids=str)
 @pytest.mark.parametrize("spare_rows", [0, 128])
 def test_requantize(splits: list[int], spare_rows: int) -> None:
-    """Rows stay, columns are those of the decoded values, all scales are swizzled."""
+    """Checks that rows stay, columns are made from decoded values, and scales are swizzled."""
     rows, live = sum(splits) + spare_rows, sum(splits)
     x = torch.randn(rows, COLS).to(torch.bfloat16)
     wire = tex.group_quantize(x, maker("mxfp8", True, False), len(splits), sizes(splits))

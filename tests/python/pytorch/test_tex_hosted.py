@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native module's entries give the same bytes on TransformerEngine's classes as on ours."""
+"""Tests that the native module gives the same bytes on TransformerEngine's classes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def same_generation(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pair(name: str, **options: object) -> tuple[Any, Any]:
-    """Returns a quantizer of ours and the host's with the same options."""
+    """Returns narrowfloat's quantizer, and the host's quantizer with the same options."""
     own = MAKERS[name]()
     for option, value in options.items():
         setattr(own, option, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries for groups give the same bytes on TransformerEngine's classes as on ours."""
+"""Tests that functions for groups give the same bytes on TransformerEngine's classes."""
 
 from collections.abc import Iterator
 
@@ -126,7 +126,7 @@ def test_bgrad_group_quantize_sums_the_rows_of_each_group() -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_products_of_groups(name: str) -> None:
-    """Products of groups are the products of the members, whatever the package."""
+    """Checks that products of groups are the products of the members, in both packages."""
     own, its = pair(name)
     weights = [sample(64 * 2, seed=i) for i in range(3)]
     results = []
@@ -304,7 +304,7 @@ def test_transposes_of_nvfp4_tiles_are_the_quantizers_columns(shape: tuple[int, 
 
 
 def test_nvfp4_data_transpose_moves_every_code() -> None:
-    """Against nibbles written out: sizes that are no multiples of a tile."""
+    """Compares with unpacked codes, for sizes that are not multiples of a tile."""
     packed = torch.randint(0, 256, (6, 5), dtype=torch.uint8)
     codes = torch.stack((packed % 16, packed // 16), -1).reshape(6, 10).t().reshape(10, 3, 2)
     wanted = codes[..., 0] + codes[..., 1] * 16

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights from pieces of master weights have the bytes of quantizing them whole."""
+"""Tests that pieces of master weights are quantized to the bytes of whole master weights."""
 
 import itertools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def pieces() -> list[tuple[int, torch.Tensor]]:
 
 
 def shared(measure: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor:
-    """Returns the largest amaxes over all pieces, as an all-reduce between processes gives them."""
+    """Returns the largest amaxes over all pieces, as an all-reduce between processes does."""
     return torch.stack([measure(part, start) for start, part in pieces()]).amax(0)
 
 
@@ -87,7 +87,7 @@ def test_mxfp8_in_both_directions() -> None:
 
 
 def test_scales_of_extreme_amaxes() -> None:
-    """Amaxes without a quotient have scale 1; a scale that overflows is the largest number."""
+    """Checks that 0, infinity and NaN have scale 1, and that overflow gives the largest scale."""
     largest = torch.finfo(torch.float32).max
     amax = torch.tensor([0.0, torch.inf, torch.nan, 1e-45, 448.0, 3.0])
     scale, scale_inv = torch.empty(6), torch.empty(6)
@@ -131,7 +131,7 @@ EVEN_CUTS = (0, 2, 700, 700, 9002, 160 * 224)
 
 
 def test_nvfp4_tiles() -> None:
-    """Scales are those of the lines; the quantizer's codes come of the same rounding."""
+    """Checks that scales are repeated for each line of a tile, and codes are the quantizer's."""
     quantizer = tensor.NVFP4Quantizer(columnwise=False, with_2d_quantization=True)
     whole = quantizer(weight())
     block = NVFP4_BLOCK_SCALING_SIZE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm and RMSNorm of the native module, against float64."""
+"""Compares LayerNorm and RMSNorm of the native module with float64."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ from narrowfloat import pytorch as nfp
 Tensor = torch.Tensor
 E4M3 = tex.DType.kFloat8E4M3
 EPS = 1e-5
-# A value passes through fewer than 16 roundings beside the sums over up to 300 columns; PyTorch
-# adds them in at least 4 partial sums of at most 80 terms each.
+# A value has fewer than 16 roundings, without the sums over up to 300 columns. PyTorch computes
+# these in at least 4 partial sums of at most 80 terms each.
 ROUNDINGS = 100
 
 DTYPES = [
@@ -31,7 +31,7 @@ SHAPES = [(5, 33), (2, 3, 64), (1, 1), (7, 300), (0, 16)]
 
 
 def arguments(shape: tuple, dtype: torch.dtype, weight_dtype: torch.dtype) -> tuple:
-    """Returns input, weight, bias and gradient; columns are wider than used, so rows have gaps."""
+    """Returns input, weight, bias and gradient. Rows of the input are not adjacent in memory."""
     torch.manual_seed(3)
     wide = torch.randn(*shape[:-1], shape[-1] + 3) + 2
     x = wide.to(dtype)[..., : shape[-1]]
@@ -153,7 +153,7 @@ def test_a_given_scale_applies_to_the_float32_value() -> None:
     assert torch.equal(made._data, tex.quantize(y32, Float8Quantizer(scale, again, E4M3))._data)
     assert float(amax) == float(again) == float(y32.abs().max())
     rounded = tex.quantize(y32.bfloat16(), Float8Quantizer(scale, again, E4M3))
-    assert not torch.equal(made._data, rounded._data)  # the two differ here
+    assert not torch.equal(made._data, rounded._data)  # rounding changes codes here
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of many tensors by the native module, against float64."""
+"""Compares updates of many tensors by the native module with float64."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from narrowfloat.pytorch import tex
 
 Tensor = torch.Tensor
 LR, BETA1, BETA2, EPS, DECAY = 1e-2, 0.9, 0.999, 1e-8, 0.1
-# One step goes through fewer than 16 roundings; constants such as 1 - beta2 are the rounded ones'
-# difference, which is off by up to 2**-24 / (1 - beta2), or 1000 more.
+# One step has fewer than 16 roundings. Constants such as 1 - beta2 are differences of rounded
+# numbers. Their relative error is up to 2**-24 / (1 - beta2), which is 1000 roundings more.
 ROUNDINGS = 16
 CONSTANTS = 1100
 NO_FLAG = torch.zeros(1, dtype=torch.int32)
@@ -42,7 +42,7 @@ def check_adam(
     param: Tensor, m: Tensor, v: Tensor, exact: tuple[Tensor, ...], before: Tensor
 ) -> None:
     """Checks an updated parameter and its moments."""
-    # An update is at most 1 / (1 - beta1) + decay of the learning rate's size.
+    # An update is at most the learning rate times 1 / (1 - beta1) + decay.
     reach = before.double().abs() + LR * 16 * (CONSTANTS / ROUNDINGS)
     assert_near(param, exact[0], reach, ROUNDINGS, "parameter")
     assert_near(m, exact[1], exact[1].abs() + 1, ROUNDINGS, "first moment")
@@ -206,7 +206,7 @@ def test_norms(dtype: torch.dtype) -> None:
     torch.manual_seed(17)
     x, flag = tensors(dtype), torch.zeros(1, dtype=torch.int32)
     exact = torch.stack([t.double().norm() for t in x])
-    # squares and sums of up to 448 terms in partial sums, then a root
+    # Squares, partial sums over up to 448 terms, and a root.
     for factor, norms in (
         (1.0, tex.multi_tensor_l2norm(64, flag, [x], True)),
         (0.25, tex.multi_tensor_unscale_l2norm(64, flag, [x], torch.tensor([0.25]), True)),
@@ -220,7 +220,7 @@ def test_norms(dtype: torch.dtype) -> None:
 
 
 def test_a_step_of_sgd_is_rounded_before_it_is_added() -> None:
-    one, step = torch.ones(1, dtype=torch.float16), 2.0**-11 + 2.0**-22  # over half an ulp below 1
+    one, step = torch.ones(1, dtype=torch.float16), 2.0**-11 + 2.0**-22  # above half an ulp of 1
     param = one.clone()
     tex.multi_tensor_sgd(
         64, NO_FLAG, [[one], [param], [one.clone()]], 0.0, 0.0, 0.0, -step, False, True, False, 1.0
@@ -229,13 +229,13 @@ def test_a_step_of_sgd_is_rounded_before_it_is_added() -> None:
 
 
 def test_constants_are_rounded_to_float32() -> None:
-    """1 - beta is the difference of float32 numbers, which the kernels receive."""
+    """Checks that 1 - beta is the difference of the float32 numbers that kernels receive."""
     m, v = torch.zeros(1), torch.zeros(1)
     rest = (LR, BETA1, BETA2, EPS, 1, 1, 0, 0.0)
     tex.multi_tensor_adam(64, NO_FLAG, [[torch.ones(1)], [torch.zeros(1)], [m], [v]], *rest)
     one, beta = torch.tensor(1.0), torch.tensor([BETA1, BETA2])
     assert [float(m), float(v)] == (one - beta).tolist()
-    assert abs(float(v) - 1e-3) > UNIT * 1e-3  # not what double precision gives
+    assert abs(float(v) - 1e-3) > UNIT * 1e-3  # double precision gives another value
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorting tokens by expert and padding of the native module, against loops."""
+"""Compares the native module's sorting of tokens by expert, and its padding, with loops."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary position embeddings of the native module, against rotations of complex numbers."""
+"""Compares rotary embeddings of the native module with rotations of complex numbers."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ SBHD, BSHD, THD = (
     tex.NVTE_QKV_Format.NVTE_BSHD,
     tex.NVTE_QKV_Format.NVTE_THD,
 )
-# Sines and cosines of angles below 4 are off by at most 2 ulp of 1; two products and one sum.
+# Sines and cosines of angles below 4 are off by at most 2 ulp of 1; 2 products and a sum follow.
 ROUNDINGS = 8
 WIDTH, DIM = 6, 10  # the last columns have no angle
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -23,19 +23,19 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.fixture(params=[rope.CACHED_ELEMENTS, 2 * 2 * DIM, 1], ids=["whole", "two tokens", "one"])
 def cached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts the work into parts of so many elements."""
+    """Sets the number of elements that are processed at a time."""
     monkeypatch.setattr(rope, "CACHED_ELEMENTS", request.param)
 
 
 def angles(positions: int, width: int = WIDTH) -> Tensor:
-    """Returns angles, equal for the two members of a pair as halves have them."""
+    """Returns angles whose two halves are equal: columns i and i + width / 2 are a pair."""
     torch.manual_seed(4)
     half = torch.rand(positions, 1, 1, width // 2) * 4
     return torch.cat((half, half), -1)
 
 
 def rotated(x: Tensor, angle: Tensor, interleaved: bool) -> Tensor:
-    """Returns x in float64 with pairs turned as complex numbers; angle (..., WIDTH / 2)."""
+    """Returns x in float64, its pairs rotated as complex numbers. angle: (..., WIDTH / 2)."""
     x, angle = x.double(), angle.double()
     width = 2 * angle.shape[-1]
     if interleaved:
@@ -51,7 +51,7 @@ def rotated(x: Tensor, angle: Tensor, interleaved: bool) -> Tensor:
 
 
 def paired(freqs: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
-    """Returns freqs as an entry takes them, and one angle for each pair."""
+    """Returns freqs in the order of the columns, and one angle per pair."""
     half = freqs[:, 0, 0, : freqs.shape[-1] // 2]
     if interleaved:
         return half.repeat_interleave(2, -1)[:, None, None].contiguous(), half
@@ -68,7 +68,7 @@ def check(x: Tensor, freqs: Tensor, expected_angle: Tensor, interleaved: bool, r
     assert torch.equal(y[..., WIDTH:], x[..., WIDTH:])
     grad = torch.randn(x.shape).to(x.dtype)
     back = tex.fused_rope_backward(grad, freqs, *rest)
-    exact_back = rotated(grad, -expected_angle, interleaved)  # turning back is the transpose
+    exact_back = rotated(grad, -expected_angle, interleaved)  # inverse: the transpose
     reach = grad.double().abs().amax(-1, keepdim=True) * 2
     assert_near(back, exact_back, reach, ROUNDINGS, "backward")
 
@@ -111,7 +111,7 @@ def test_packed_sequences(starts: list | None) -> None:
     given = None if starts is None else torch.tensor(starts, dtype=torch.int32)
     rest = (given, THD, False, torch.tensor(bounds, dtype=torch.int32), 1, 0)
     check(x[:10], freqs, half[torch.tensor(positions)][:, None], False, rest)
-    # tokens after the last sequence
+    # Tokens after the last sequence.
     assert tex.fused_rope_forward(x, freqs, *rest)[10:].eq(0).all()
 
 
@@ -137,7 +137,7 @@ def test_queries_keys_and_values_together(layout: tex.NVTE_QKV_Format) -> None:
     assert torch.equal(v, qkv[..., 3 * DIM :]) and v.is_contiguous()
     grad = tex.fused_qkv_rope_backward(q, k, v, q_freqs, k_freqs, *rest)
     assert grad.shape == qkv.shape
-    # the transpose of a rotation is its inverse
+    # The transpose of a rotation is its inverse.
     assert_near(grad, qkv.double(), qkv.double().abs().max() * 4, 2 * ROUNDINGS, "inverse")
 
 

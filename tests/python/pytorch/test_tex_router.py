@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routers of mixtures of experts in the native module, against float64."""
+"""Compares routers of mixtures of experts in the native module with float64."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from narrowfloat.pytorch import tex
 Tensor = torch.Tensor
 TOKENS, EXPERTS, TOPK = (3, 4), 16, 4
 BYTES, BITMAP = tex.NVTERoutingMapFormat.BYTEMAP, tex.NVTERoutingMapFormat.BITMAP_U8
-# Score functions are off by at most 4 ulp; logits below 8 add 8 roundings to an exponential. Sums
-# of 16 terms, a quotient and the factor follow; gradients take twice as many.
+# Score functions are off by at most 4 ulp. Logits below 8 add 8 roundings to an exponential. Sums
+# of 16 terms, a quotient and the factor follow. Gradients have twice as many roundings.
 ROUNDINGS = 64
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -23,14 +23,14 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def logits_of(dtype: torch.dtype) -> Tensor:
-    """Returns logits without ties, whose order no rounding changes."""
+    """Returns logits without ties. Rounding does not change their order."""
     torch.manual_seed(41)
     steps = torch.stack([torch.randperm(EXPERTS) for _ in range(12)]).float()
     return ((steps - EXPERTS / 2) / 2).view(*TOKENS, EXPERTS).to(dtype)
 
 
 def chosen(scores: Tensor, groups: int | None, kept: int | None) -> Tensor:
-    """Returns the numbers of the selected experts of every token, best first."""
+    """Returns the indices of the selected experts of every token, best first."""
     rows = []
     for row in scores.flatten(0, -2).tolist():
         allowed = range(EXPERTS)
@@ -115,8 +115,8 @@ def test_topk(
         assert torch.equal(routing, mapped(places, layout))
     exact = exact_probabilities(exact_x, places, function, pre_softmax, factor)
     assert probs.dtype == dtype and probs.shape == logits.shape and saved.shape == logits.shape
-    # adding and subtracting a bias of at most 2 rounds at sizes up to 5, of scores that sum up to
-    # at least 0.01
+    # The sum and the difference with a bias of at most 2 round magnitudes up to 5. The scores sum
+    # up to at least 0.01.
     magnitude = exact.detach() * (1 if bias is None else 500) + 1e-6
     assert_near(probs, exact.detach(), magnitude, ROUNDINGS, "probabilities")
 
@@ -169,7 +169,7 @@ def qb(logits: Tensor, bias: Tensor, bins: int, bounds: Tensor, **options: objec
 
 def test_of_scores_at_the_cutoff_the_first_expert_is_chosen() -> None:
     logits = torch.full((1, EXPERTS), -1.0)
-    logits[0, : TOPK + 1] = 3  # as many as are looked at
+    logits[0, : TOPK + 1] = 3  # the cutoff is one of these equal scores
     routing = qb(logits, torch.zeros(EXPERTS), 8, torch.tensor([-1.0, 1.0]))[1]
     assert routing[0].nonzero()[:, 0].tolist() == list(range(TOPK))
 

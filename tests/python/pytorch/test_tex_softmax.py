@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention's softmax of the native module, against float64."""
+"""Compares attention's softmax in the native module with float64."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,20 @@ from bounds import assert_near
 from narrowfloat.pytorch import tex
 
 Tensor = torch.Tensor
-# Scores are products with two roundings, exponentials are off by at most 4 ulp; a score of size s
-# adds s roundings to its exponential: at most 16 here. Sums of up to 40 terms add as many.
+# Scores are products with two roundings. Exponentials are off by at most 4 ulp. A score of
+# magnitude s adds s roundings to its exponential: at most 16 here. Sums add up to 40 roundings.
 ROUNDINGS = 80
 SCALE = 0.75
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def causal(queries: int, keys: int) -> Tensor:
-    """Returns which keys a query does not see if the last query sees all."""
+    """Returns the mask of the keys that are hidden from each query. The last query sees all."""
     return torch.arange(keys)[None] > torch.arange(queries)[:, None] + keys - queries
 
 
 def check(entry: str, shape: tuple, hidden: Tensor | bool, *arguments: Tensor) -> None:
-    """Checks an entry and its gradient against softmax over the scores that are not hidden."""
+    """Compares a function and its gradient with softmax over the scores that are not hidden."""
     for dtype in DTYPES:
         torch.manual_seed(1)
         wide = (torch.randn(*shape[:-1], shape[-1] + 3) * 4).to(dtype)
@@ -69,7 +69,7 @@ def test_causal_softmax() -> None:
     check("scaled_upper_triang_masked_softmax", (3, 17, 17), causal(17, 17))
     check("scaled_aligned_causal_masked_softmax", (2, 3, 17, 17), causal(17, 17))
     check("scaled_aligned_causal_masked_softmax", (2, 3, 5, 24), causal(5, 24))
-    # queries that see nothing have equal weights
+    # Queries without a visible key have equal weights.
     y = tex.scaled_aligned_causal_masked_softmax_forward(torch.randn(1, 1, 4, 2), SCALE)
     assert y[0, 0, :2].eq(0.5).all() and y[0, 0, 2].tolist() == [1, 0]
 

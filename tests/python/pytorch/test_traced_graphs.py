@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of make_fx and programs of torch.jit.trace, which record what runs on tensors with memory.
+"""Tests graphs of make_fx and programs of torch.jit.trace, recorded on tensors with memory.
 
-A graph holds operators alone: what native code did while it was made would be missing.
+A graph contains only operators. Native code that is called without an operator would be missing.
 """
 
 import re

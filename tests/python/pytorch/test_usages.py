@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spellings of TransformerEngine's classes that programs use; each must run as it stands."""
+"""Tests that calls of TransformerEngine's classes run with the arguments that programs use."""
 
 import torch
 from narrowfloat.common.recipe import Float8CurrentScaling

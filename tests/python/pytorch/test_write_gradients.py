@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autograd's view of writes to quantized tensors: their gradients, and their count in `_version`.
+"""Tests the gradients of writes to quantized tensors, and the count of writes in `_version`.
 
-Each test expects what a plain tensor gives.
+The expected results are those of a plain tensor.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ VIEWS: dict[str, View] = {
     "alias": torch.ops.aten.alias,
 }
 every_view = pytest.mark.parametrize("view", VIEWS)
-# The tiles of 128 rows have no part here and no view of other dimensions: those refuse writes.
+# Here 128x128 tiles have neither parts nor views of other dimensions that can be written.
 KINDS = [name for name in ALL if name != "blockwise_2d"]
 every = pytest.mark.parametrize("kind", KINDS)
 
@@ -52,7 +52,7 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gradient(make: View, write: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The gradient of the sum of what `write` returns, given a copy of what `make` makes."""
+    """Returns the gradient of x in sum(write(copy)), where copy is a clone of make(x)."""
     x = ones(requires_grad=True)
     values(write(make(x).clone())).sum().backward()
     assert x.grad is not None
@@ -156,7 +156,7 @@ def test_what_leaves_the_values_is_not_counted(kind: str) -> None:
     before = tensor._version
     tensor.quantize_(ones() * 0.5, noop_flag=torch.ones(1))
     tex.quantize(ones() * 0.5, tensor._quantizer, tensor, torch.ones(1))
-    if kind != "blockwise_2d" and kind != "blockwise_1d":  # their data is the tensor itself
+    if kind != "blockwise_2d" and kind != "blockwise_1d":  # `data` is the tensor itself
         tensor.data.zero_()
     assert tensor._version == before
 

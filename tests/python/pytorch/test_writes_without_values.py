@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to tensors on meta and to FakeTensors: shapes are checked, nothing is written."""
+"""Tests that writes to meta tensors and FakeTensors check shapes and write nothing."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_writes_of_fake_tensors(kind: str, write: str) -> None:
         fake = mode.from_tensor(x)
         q = mode.from_tensor(real)
         WRITES[write](q, fake)
-        if amax is None:  # a real scale does not quantize a FakeTensor
+        if amax is None:  # a real scale cannot quantize a FakeTensor
             WRITES[write](quantizer(fake).detach(), fake)
         assert type(q.dequantize()) is FakeTensor
     if amax is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is copied between torch and the kernels; threads are torch's; the lock is let go."""
+"""Tests that verbs copy no tensors, use torch's number of threads, and release the GIL."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def test_in_place_allocates_no_tensor_of_its_size(kind: str) -> None:
     out = quantizer(x).detach()
     with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
         quantizer.quantize(x, out=out)
-    # A profile counts what torch allocates; scalars such as seeds are allowed.
+    # The profile counts the memory that torch allocates. Scalars such as seeds are allowed.
     allocated = sum(max(event.cpu_memory_usage, 0) for event in profile.events())
     assert allocated < 4096
 
@@ -64,7 +64,7 @@ def test_bytes_do_not_depend_on_threads(kind: str) -> None:
 
 
 def test_the_lock_is_let_go() -> None:
-    """Another thread counts on while a large tensor is quantized."""
+    """Checks that another thread runs while a large tensor is quantized."""
     x = torch.randn(4096, 4096)
     quantizer = SCHEMES["nvfp4"]()
     out = quantizer(x).detach()

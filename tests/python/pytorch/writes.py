@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to a quantized tensor and to parts of it, by every way that a program has."""
+"""Defines writes to a quantized tensor and to parts of it, by different operators."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ KINDS["hybrid_float8_mxfp8"] = lambda: nfp.HybridQuantizer(
 )
 KINDS["hybrid_nvfp4_mxfp8"] = ALL["hybrid_nvfp4_mxfp8"]
 
-Tensors = tuple[nfp.QuantizedTensor, torch.Tensor]  # what is written, and values
+Tensors = tuple[nfp.QuantizedTensor, torch.Tensor]  # the written tensor, and values
 
 
 def set_part(q: nfp.QuantizedTensor, x: torch.Tensor) -> None:

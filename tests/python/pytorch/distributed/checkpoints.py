@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed checkpoints: two ranks save, one and three load into networks with other weights."""
+"""Scenarios of checkpoints: two ranks save, one and three load into nets with other weights."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def optimizer_of(net: Net) -> torch.optim.Optimizer:
 
 
 def step(net: Net, optimizer: torch.optim.Optimizer, number: int) -> None:
-    """A step whose gradients do not depend on the number of ranks, nor on the weights' sums."""
+    """Takes a step with random gradients, which do not depend on ranks and weights."""
     for place, parameter in enumerate(net.parameters()):
         grad = random(*parameter.shape, seed=100 * number + place)
         if isinstance(parameter, DTensor):
@@ -50,7 +50,7 @@ def state_of(net: Net, optimizer: torch.optim.Optimizer) -> dict[str, object]:
 
 
 def gather_once(net: Net) -> None:
-    """Lets FSDP2 see its group, over which shards reduce their amaxes."""
+    """Gathers once, so that shards have FSDP2's group, over which they reduce amaxes."""
     net.unshard()
     net.first.unshard()
     net.reshard()
@@ -59,12 +59,12 @@ def gather_once(net: Net) -> None:
 
 @functools.cache
 def saving_group() -> dist.ProcessGroup:
-    """The group in which a save talks that goes on beside steps, which have collectives too."""
+    """Returns the group of an asynchronous save. Steps at the same time use another group."""
     return dist.new_group()
 
 
 def save(family: str) -> None:
-    """Saves twice, the second time while the next step goes on."""
+    """Saves twice, the second time while the next step runs."""
     net = sharded_net(family, ROWS)
     gather_once(net)
     optimizer = optimizer_of(net)
@@ -82,7 +82,7 @@ def save(family: str) -> None:
 
 @functools.cache
 def expected(family: str, steps: int) -> Net:
-    """The network after these steps on one process without a checkpoint."""
+    """Returns the network after `steps` steps on one process, without a checkpoint."""
     net = whole_net(family, ROWS)
     optimizer = optimizer_of(net)
     for number in range(steps):
@@ -103,7 +103,7 @@ def require_bytes(net: Net, wanted: Net) -> None:
 
 
 def load(family: str, saved: str) -> None:
-    """Loads into a network made from another seed, compares every byte, and goes on."""
+    """Loads into a network of another seed; compares every byte, also after another step."""
     net = sharded_net(family, ROWS, seed=50)
     gather_once(net)
     optimizer = optimizer_of(net)
@@ -117,7 +117,7 @@ def load(family: str, saved: str) -> None:
 
 
 def load_whole(family: str, saved: str) -> None:
-    """Loads into a network that is not sharded at all."""
+    """Loads into a network that is not sharded, as load() does."""
     net = whole_net(family, ROWS, seed=50)
     optimizer = optimizer_of(net)
     state = state_of(net, optimizer)
@@ -130,7 +130,7 @@ def load_whole(family: str, saved: str) -> None:
 
 
 def full_state(family: str) -> None:
-    """A full state dictionary of a sharded network loads into another sharded one."""
+    """Loads a full state dictionary of a sharded network into another sharded network."""
     options = StateDictOptions(full_state_dict=True)
     net = sharded_net(family, ROWS)
     full = get_model_state_dict(net, options=options)
@@ -144,7 +144,7 @@ def full_state(family: str) -> None:
 
 
 def from_rank_0(family: str, sharded: bool) -> None:
-    """The state of rank 0 alone loads as its values do, into shards and into whole networks."""
+    """Compares a load from rank 0 with a load of its values, into a sharded or whole network."""
     rank = dist.get_rank()
     whole = whole_net(family, ROWS)
     full = whole.state_dict()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios: collectives of quantized tensors, and parameters that DDP makes equal."""
+"""Scenarios of collectives of quantized tensors, and of parameters that DDP makes equal."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def made(kind: str, seed: int, rows: int = ROW) -> nfp.QuantizedTensor:
 
 
 def moves(kind: str) -> None:
-    """Received tensors have the sender's bytes."""
+    """Checks that received tensors have the sender's bytes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensor = made(kind, rank)
     dist.broadcast(tensor, 0)
@@ -44,14 +44,14 @@ def moves(kind: str) -> None:
 
 
 def joins(kind: str) -> None:
-    """Rows of all ranks in one tensor, if one scale serves them."""
+    """Gathers the rows of all ranks into one tensor. Scales that rows share must be equal."""
     rank, world = dist.get_rank(), dist.get_world_size()
     own = made(kind, 0)
     wanted = torch.cat([own.dequantize()] * world)
     whole = made(kind, 9, ROW * world)
     dist.all_gather_into_tensor(whole, own)
     assert torch.equal(whole.dequantize(), wanted)
-    if kind != "hybrid_nvfp4_mxfp8":  # NVFP4 children have no transport
+    if kind != "hybrid_nvfp4_mxfp8":  # not supported for NVFP4 children
         functional = fc.all_gather_tensor(own, 0, dist.group.WORLD)
         assert type(functional) is type(own) and torch.equal(functional.dequantize(), wanted)
     before, shared = snapshot(whole), kind.startswith(("float8_current", "nvfp4", "hybrid_nvfp4"))
@@ -99,7 +99,7 @@ def refusals() -> None:
     )
     assert_same_buffers(tensor, before, "another shape")
     tensor = made("mxfp8", 1)
-    values = tensor[0]  # of the codes: read-only
+    values = tensor[0]  # read-only values
     message = _raises(RuntimeError, lambda: dist.all_reduce(values))
     assert message.endswith("; clone() them to communicate them")
     tensor.update_usage(columnwise_usage=rank == 0)
@@ -135,7 +135,7 @@ class Weights(torch.nn.Module):
 
 
 def ddp(kind: str) -> None:
-    """Equal weights on all ranks, or an error before training."""
+    """Checks that DDP makes weights equal on all ranks, or raises before training."""
     for count in (1, 2):
         module = Weights(kind, count)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the tests import the quantizers of every family and the recorded cases."""
+"""Adds the folders of families.py and golden.py to the import path."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the FSDP2 tests."""
+"""Scenarios of FSDP2, which every rank runs."""
 
 import functools
 from collections.abc import Callable
@@ -29,12 +29,12 @@ from torch.distributed.tensor import DTensor
 from narrowfloat import pytorch as nfp
 
 STEPS = 3
-# Elements between which a float32 sum of squares has roundings.
+# The largest relative error of one float32 rounding.
 SUM_ROUNDING = 2.0**-24
 
 
 def backward(net: Net, x: torch.Tensor) -> torch.Tensor:
-    """Gradients of rank 0's loss alone, so that no sum over ranks rounds. Returns the output."""
+    """Computes gradients of only rank 0's loss: sums over ranks are exact. Returns the output."""
     y = net(x)
     only = 1.0 if dist.get_rank() == 0 else 0.0
     (y.float().square().sum() * only).backward()
@@ -42,7 +42,7 @@ def backward(net: Net, x: torch.Tensor) -> torch.Tensor:
 
 
 def reference_gradients(net: Net, x: torch.Tensor) -> torch.Tensor:
-    """The same on one process, averaged as FSDP2 does over ranks."""
+    """Computes the same on one process, divided by the number of ranks as FSDP2 does."""
     y = net(x)
     y.float().square().sum().backward()
     for parameter in net.parameters():
@@ -75,7 +75,7 @@ def train(
     unshard: Callable[[Net, int], object] = lambda net, step: None,
     **options: object,
 ) -> None:
-    """Steps of a sharded network have the bits of those of a whole one.
+    """Checks that steps of a sharded network have the bits of steps of a whole network.
 
     unshard: is called before each step.
     """
@@ -99,7 +99,7 @@ def train(
 
 
 def unshard_first(net: Net, step: int) -> None:
-    """Gathers by hand, when FSDP2 does not yet know which module is the root."""
+    """Gathers explicitly before the first step, when FSDP2 has not yet found the root module."""
     if step == 0:
         net.unshard()
         net.first.unshard(async_op=True)
@@ -112,7 +112,7 @@ def unshard_later(net: Net, step: int) -> None:
 
 
 def resharding_changes(family: str) -> None:
-    """Weights that were gathered for one pass at a time are kept for both, and back."""
+    """Switches between gathering weights for each pass and keeping them for both passes."""
     whole, net = whole_net(family, 256), sharded_net(family, 256, reshard_after_forward=True)
     net.watch(whole)
     for step, kept in enumerate((False, True, False)):
@@ -127,7 +127,7 @@ def resharding_changes(family: str) -> None:
 
 
 def clip(family: str, rows: int) -> None:
-    """Clipped steps scale by one norm, which is the whole one's but for the order of its sum."""
+    """Checks clipped steps. The norm is the whole network's except for the order of its sum."""
     whole, net = whole_net(family, rows), sharded_net(family, rows)
     x = random(8, 128, seed=3)
     backward(net, x)
@@ -135,7 +135,8 @@ def clip(family: str, rows: int) -> None:
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5).full_tensor()
     exact = sum(p.grad.double().square().sum() for p in whole.parameters()).sqrt()
     count = sum(p.numel() for p in whole.parameters())
-    # Squares round once and their sum at most `count` times, all terms positive; the root halves.
+    # One rounding per square and at most `count` of their sum, without cancellation. The root
+    # halves the relative error.
     assert abs(norm.double() - exact) <= exact * (count + 2) * SUM_ROUNDING
     torch.nn.utils.clip_grads_with_norm_(whole.parameters(), 0.5, norm)
     require_same_gradients(net, whole)
@@ -145,7 +146,7 @@ def clip(family: str, rows: int) -> None:
 
 
 def mixed_precision(family: str) -> None:
-    """Weights arrive in the policy's type, with the same bytes."""
+    """Checks that gathered weights have the policy's type and the same bytes."""
     rows = 128 * dist.get_world_size()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     whole, net = whole_net(family, rows), sharded_net(family, rows, mp_policy=policy)
@@ -163,7 +164,7 @@ def mixed_precision(family: str) -> None:
 
 
 def meta_device(family: str) -> None:
-    """A network is made without memory, sharded, and quantized shard by shard."""
+    """Makes a network without memory, shards it, and quantizes each shard."""
     rows = 128 * dist.get_world_size()
     whole = whole_net(family, rows)
     with torch.device("meta"):
@@ -175,7 +176,7 @@ def meta_device(family: str) -> None:
     for layer, plain in zip((net.first.inner, net.second.inner), values, strict=True):
         local = plain.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
         quantizer = FAMILIES[family]()
-        if family != "nvfp4_row_scaled":  # each row has an amax of its own
+        if family != "nvfp4_row_scaled":  # each row has its own amax
             quantizer = reduced(quantizer)
         quantized = quantizer(local).detach()
         old = layer.weight
@@ -191,7 +192,7 @@ def meta_device(family: str) -> None:
 
 
 def one_rank_of_two(family: str) -> None:
-    """Replicas of a network that is sharded over one rank."""
+    """Checks replicas of a network that is sharded over one rank."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("all", "one"))
     whole, net = whole_net(family, 128), whole_net(family, 128)
     fully_shard(net, mesh=mesh)
@@ -201,7 +202,7 @@ def one_rank_of_two(family: str) -> None:
 
 
 def amax_reduction() -> None:
-    """Ranks with different inputs share one scale."""
+    """Checks that ranks with different inputs have one scale."""
     amax = torch.tensor([float(dist.get_world_size())])
     x = torch.full((32, 32), 1.0 + dist.get_rank())
     current = nfp.Float8CurrentScalingQuantizer(E4M3, with_amax_reduction=True)(x)
@@ -220,7 +221,7 @@ def swizzled() -> nfp.Quantizer:
 
 
 def refused(quantizer: nfp.Quantizer, rows: int, message: str) -> None:
-    """Raises on every rank in fully_shard(), or when the weight is first gathered."""
+    """Checks that fully_shard(), or the first gather of the weight, raises on every rank."""
     layer = Layer(quantizer(random(rows, 128, seed=1)).detach())
     with pytest.raises(RuntimeError, match=message):
         fully_shard(layer)
@@ -258,7 +259,7 @@ def init_recipe(family: str) -> recipe.Recipe:
 
 
 def reset_after_sharding(family: str, rows: int, device: str) -> None:
-    """A layer that is sharded first gets the parts of the layer that rank 0 would have had."""
+    """Checks that reset_parameters() of a sharded layer makes shards of rank 0's whole layer."""
     rank, chosen = dist.get_rank(), init_recipe(family)
     torch.manual_seed(3)
     with nfp.quantized_model_init(recipe=chosen, preserve_high_precision_init_val=True):
@@ -289,7 +290,7 @@ def reset_after_sharding(family: str, rows: int, device: str) -> None:
 
 
 def reset_plain() -> None:
-    """Parameters that are not quantized agree too, in a replica of shards as well."""
+    """Checks the same for plain parameters, sharded and replicated."""
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("all", "shard"))
     replicas = init_device_mesh("cpu", (world, 1), mesh_dim_names=("all", "shard"))
@@ -305,7 +306,7 @@ def reset_plain() -> None:
 
 
 def different_scales() -> None:
-    """Shards that were quantized apart do not become one tensor."""
+    """Checks that shards with different scales cannot be gathered."""
     layer = Layer(random(64, 128, seed=1))
     fully_shard(layer)
     old = layer.weight

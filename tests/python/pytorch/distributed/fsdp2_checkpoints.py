@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the tests of FSDP2 with activation checkpointing."""
+"""Scenarios of FSDP2 with activation checkpointing, which every rank runs."""
 
 import functools
 from collections.abc import Callable
@@ -28,7 +28,7 @@ RECIPES: dict[str, Callable[[], recipe.Recipe]] = {
 
 
 class Block(torch.nn.Module):
-    """A layer in a module of its own; the names of its parameters are those of other blocks."""
+    """A layer in a separate module. The parameters of all blocks have the same names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,10 @@ def step(
     share: float,
     reentrant: bool | None,
 ) -> torch.Tensor:
-    """Returns the output; gradients are `share` times the loss's."""
+    """Runs both passes and returns the output. Gradients are of `share` times the loss.
+
+    reentrant: the kind of checkpoint around the network; None for no checkpoint.
+    """
     x = x.clone().requires_grad_()
     with nfp.autocast(recipe=chosen):
         y = net(x) if reentrant is None else checkpoint(net, x, use_reentrant=reentrant)
@@ -66,17 +69,17 @@ def step(
 
 
 def require_average(net: torch.nn.Module, whole: torch.nn.Module) -> None:
-    """Asserts that FSDP2 averaged the gradients of the whole network, which one rank had."""
+    """Asserts that gradients are those of the whole network, divided by the number of ranks."""
     for parameter in whole.parameters():
         parameter.grad.div_(dist.get_world_size())
     require_same_gradients(net, whole)
 
 
 def train(name: str, style: str, rewrap: bool = False) -> None:
-    """Outputs and gradients are those of the whole network without checkpoints.
+    """Checks that outputs and gradients are those of the whole network without checkpoints.
 
-    Gradients are of rank 0's loss alone, so that no sum over ranks rounds. rewrap: turns
-    checkpointing on after the first step.
+    Gradients are of only rank 0's loss, so that sums over ranks are exact. rewrap: starts to use
+    checkpoints after the first step.
     """
     whole = torch.nn.Sequential(*blocks(name))
     made = blocks(name)
@@ -100,7 +103,7 @@ def train(name: str, style: str, rewrap: bool = False) -> None:
 
 
 def owned_by_another_module(reentrant: bool) -> None:
-    """A module that is no layer multiplies with a quantized weight, in a checkpoint of its own."""
+    """Checks a plain module that multiplies by a quantized weight and uses a checkpoint itself."""
 
     class Product(torch.nn.Module):
         def __init__(self, checkpointed: bool) -> None:
@@ -133,7 +136,7 @@ def owned_by_another_module(reentrant: bool) -> None:
 
 
 def directions_of_backward() -> None:
-    """Weights of layers that no checkpoint runs again are gathered for one direction per pass."""
+    """Checks that backward gathers both directions of a weight only for checkpointed layers."""
     net = shard(torch.nn.Sequential(*blocks("mxfp8")))
     seen: list[dict[str, bool]] = []
     weight = net[0].layer.weight.to_local()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small network with quantized weights, sharded and whole, and comparisons of its buffers."""
+"""Makes a small network with quantized weights, sharded or whole, and compares its buffers."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ E5M2 = nfp.DType.kFloat8E5M2
 
 
 def reduced(quantizer: nfp.Quantizer) -> nfp.Quantizer:
-    """The quantizer with one amax on all ranks, if it measures one."""
+    """Sets with_amax_reduction, one amax on all ranks, if the quantizer has it. Returns it."""
     if hasattr(quantizer, "with_amax_reduction"):
         quantizer.with_amax_reduction = True
     return quantizer
@@ -46,17 +46,17 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 
 
 def require_gathered(weight: torch.Tensor, whole: nfp.QuantizedTensor) -> None:
-    """Every buffer of the gathered weight has the bytes of the whole one's."""
+    """Asserts that every buffer of the gathered weight has the bytes of the whole weight."""
     assert type(weight) is type(whole), f"{type(weight)}, expected {type(whole)}"
     assert weight.shape == whole.shape, f"{weight.shape}, expected {whole.shape}"
-    present = snapshot(weight)  # NumPy would pin the memory that FSDP2 frees
+    present = snapshot(weight)  # copies: NumPy would prevent FSDP2 from freeing memory
     assert present, "no buffer was gathered"
     wanted = buffers(whole)
     assert_same_buffers(present, {name: wanted[name] for name in present}, "gathered")
 
 
 def require_shard(parameter: DTensor, whole: nfp.QuantizedTensor) -> None:
-    """The local shard is quantized and holds its rows of the whole, bit for bit."""
+    """Asserts that the local shard is quantized, and has its rows of the whole, bit for bit."""
     local = parameter._local_tensor
     assert type(local) is type(whole), f"{type(local)}, expected {type(whole)}"
     chunks = whole.dequantize().chunk(dist.get_world_size())
@@ -66,7 +66,7 @@ def require_shard(parameter: DTensor, whole: nfp.QuantizedTensor) -> None:
 
 
 class Product(torch.autograd.Function):
-    """x times the transposed weight; both passes compare what they read with the whole weight."""
+    """Multiplies x by the transposed weight. Both passes compare it with the whole weight."""
 
     @staticmethod
     def forward(
@@ -95,7 +95,7 @@ class Product(torch.autograd.Function):
 
 
 class Layer(torch.nn.Module):
-    """A product with a weight; `whole` is what a gathered weight must be."""
+    """A product with a weight. A gathered weight must be equal to `whole`."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Layer(torch.nn.Module):
 
 
 class Outer(torch.nn.Module):
-    """Is wrapped itself, so that the owner of the parameter is not."""
+    """A module for fully_shard(), which is then not applied to the owner of the parameter."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Outer(torch.nn.Module):
 
 
 class Net(torch.nn.Module):
-    """Two layers, one of them in a group of its own, and a plain bias."""
+    """Two layers, the first in a separate FSDP2 group, and a plain bias."""
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Net(torch.nn.Module):
         return [self.first.inner.weight, self.second.inner.weight]
 
     def watch(self, whole: "Net") -> None:
-        """Compares the weights, whenever they are gathered, with those of another network."""
+        """Compares the gathered weights, in each pass, with those of another network."""
         for mine, other in ((self.first, whole.first), (self.second, whole.second)):
             mine.inner.whole = other.inner.weight.detach()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the DTensor, tensor-parallel and DDP tests."""
+"""Scenarios of DTensor, tensor parallelism and DDP, which every rank runs."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def mesh() -> DeviceMesh:
 
 
 def different(family: str, rows: int) -> nfp.QuantizedTensor:
-    """Another tensor on each rank; rank 0's is the one that counts."""
+    """Returns another tensor on each rank. Rank 0's is sent."""
     return FAMILIES[family]()(random(rows, 128, seed=20 + dist.get_rank())).detach()
 
 
@@ -42,7 +42,7 @@ def replicate(family: str) -> None:
 
 
 def shard(family: str) -> None:
-    """Rows of rank 0's tensor, exactly; gathered again they are that tensor."""
+    """Checks that shards are rows of rank 0's tensor, and this tensor when gathered again."""
     rows = 128 * dist.get_world_size()
     whole = root(family, rows)
     tensor = distribute_tensor(different(family, rows), mesh(), [Shard(0)])
@@ -70,7 +70,7 @@ def no_sums(family: str) -> None:
 
 
 def ddp(family: str) -> None:
-    """Replicas that start from rank 0's weights stay equal; DDP refuses to send values."""
+    """Checks that replicas with rank 0's weights stay equal, and that DDP sends no values."""
     rows = 128
     net = whole_net(family, rows, seed=7 + dist.get_rank())
     wanted = whole_net(family, rows, seed=7)
@@ -102,7 +102,7 @@ def ddp(family: str) -> None:
 
 
 class Plain(torch.nn.Module):
-    """Two layers whose weights are quantized."""
+    """Two layers with quantized weights."""
 
     def __init__(self, family: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Plain(torch.nn.Module):
 
 
 def tensor_parallel(family: str) -> None:
-    """Column- and row-parallel layers compute what the whole ones do, but for a sum's order."""
+    """Compares column- and row-parallel layers with whole layers. The order of sums differs."""
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
@@ -137,8 +137,8 @@ def tensor_parallel(family: str) -> None:
     y, wanted = net(x), whole(x)
     hidden = F.relu(F.linear(x, whole.first.weight.dequantize()))
     sums = hidden.abs() @ whole.second.weight.dequantize().abs().t()
-    # Each product of 128 or 256 terms rounds at most once a term and once for the sum over ranks,
-    # whatever the order; the second layer also sees the first one's roundings.
+    # A product of 128 or 256 terms has at most one rounding per term and one for the sum of ranks,
+    # in any order. The second layer also has the roundings of the first.
     assert torch.all((y - wanted).abs() <= 2 * (128 + 256 + 2) * 2.0**-24 * sums)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs scenarios on several processes of one machine, and stops all of them when one fails.
+"""Runs scenarios on several processes of one machine, and kills the processes at a time limit.
 
-A scenario is a function without arguments; each rank runs all of a module's SCENARIOS for its world
-size. `python ranks.py MODULE RANK WORLD PORT OUT` is one rank; run_ranks() starts them.
+A scenario is a function without arguments. Each rank runs all scenarios(world) of a module, up to
+the first that fails. `python ranks.py MODULE RANK WORLD PORT OUT` is one rank; run_ranks() starts
+all ranks.
 """
 
 import importlib
@@ -19,12 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LIMIT_S = 150  # of one launch
-COLLECTIVE_S = 30  # after which a rank no longer waits for the others
+LIMIT_S = 150  # time limit of one launch
+COLLECTIVE_S = 30  # time limit of one collective
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -40,8 +41,8 @@ def _stop(processes: list[subprocess.Popen]) -> None:
 def run_ranks(
     module: str, world: int, out: Path, limit_s: float = LIMIT_S, **environment: str
 ) -> list[dict[str, str]]:
-    """Returns what each rank says of each scenario: "ok", or why not. Never takes much longer than
-    `limit_s`, and leaves no process behind."""
+    """Returns the result of each scenario on each rank: "ok", or the traceback. Kills ranks that
+    still run after `limit_s`."""
     port = str(free_port())
     logs = [open(out / f"log.{rank}", "wb") for rank in range(world)]
     processes: list[subprocess.Popen] = []
@@ -110,7 +111,7 @@ def _run_rank(module: str, rank: int, world: int, port: str, out: Path) -> int:
         if os.environ.get("NF_TEST_TIMES"):
             print(f"{time.monotonic() - begin:6.2f} s {name}", flush=True)
         if results[name] != "ok":
-            return 1  # the other ranks may wait for this one; they see that it is gone
+            return 1  # collectives of the other ranks raise when this one ends
     dist.barrier()
     dist.destroy_process_group()
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the tests of tensor-parallel quantized layers."""
+"""Scenarios of tensor-parallel quantized layers, which every rank runs."""
 
 import copy
 import functools
@@ -28,13 +28,13 @@ from torch.distributed.tensor.parallel import (
 from narrowfloat import pytorch as nfp
 
 IN, OUT, TOKENS = 256, 512, 256  # halves are whole blocks in every format
-# The shards of a weight of these recipes have the bytes of the whole weight: no scale is shared.
+# Recipes whose shards of a weight have the bytes of the whole weight: no scale is shared.
 OF_BLOCKS = ("mxfp8", "float8_block", "custom_mxfp8")
 
 WITHOUT_BLOCKS_OF_ROWS = ("delayed", "current", "current_e4m3_pow2", "nvfp4")
 GATHERS = (((256,), 0), ((2, 256), 1), ((256, 2), 0), ((2, 32), 1))
-# A quantizer with one scale, the buffer that holds it, and its values for shards of ones and twos:
-# for amaxes a, powers of two up to 448 / a, and a itself.
+# A quantizer with one scale or amax, its buffer, and the values for shards of ones and of twos. For
+# an amax a these are the inverse of the largest power of two up to 448 / a, and a itself.
 OWN_SCALES: dict[str, tuple[Callable[[], nfp.Quantizer], str, list[float]]] = {
     "current": (
         lambda: nfp.Float8CurrentScalingQuantizer(E4M3, force_pow_2_scales=True),
@@ -68,7 +68,7 @@ def under(recipe: str | None) -> object:
 
 
 def layer(recipe: str | None, quantized: bool = False) -> nfp.Linear:
-    """The same layer on all ranks, which shares no reduction of amaxes with layers before it."""
+    """Returns the same layer on all ranks. Amaxes of earlier layers are no longer reduced."""
     nfp.quantization.FP8GlobalStateManager.reset()
     torch.manual_seed(3)
     init = quantized_model_init(recipe=ALL_RECIPES[recipe]()) if quantized else nullcontext()
@@ -102,14 +102,14 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over two ranks, in the type of the tensor: of two terms, so that order is nothing."""
+    """Returns the sum over two ranks, in the type of the tensor. Two terms have one order."""
     total = tensor.clone()
     dist.all_reduce(total)
     return total
 
 
 def assert_equal(got: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
-    """Compares what is wanted, bit for bit."""
+    """Asserts that `got` has the tensors of `wanted`, bit for bit."""
     for name, other in wanted.items():
         mine = got[name]
         assert mine.dtype == other.dtype and mine.shape == other.shape, name
@@ -117,9 +117,9 @@ def assert_equal(got: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) 
 
 
 def own_layer(whole: nfp.Linear, dim: int) -> nfp.Linear:
-    """An unsharded layer of this rank's part of the parameters, quantized as the whole is.
+    """Returns an unsharded layer with this rank's part of the parameters of `whole`.
 
-    The first rank adds the bias to its term of a row-parallel sum.
+    In a row-parallel sum only rank 0 adds the bias to its term.
     """
     bias = dim == 0 or dist.get_rank() == 0
     out, inside = (OUT // 2, IN) if dim == 0 else (OUT, IN // 2)
@@ -133,7 +133,7 @@ def own_layer(whole: nfp.Linear, dim: int) -> nfp.Linear:
 
 
 def column(recipe: str | None, quantized: bool) -> None:
-    """y, dw and db are those of a layer of the part of the weight; dx is the sum over ranks."""
+    """Compares y, dw and db with a layer of the part of the weight, dx with its sum over ranks."""
     whole = layer(recipe, quantized)
     net = parallelize_module(copy.deepcopy(whole), mesh(), ColwiseParallel())
     own = own_layer(whole, 0)
@@ -149,7 +149,7 @@ def column(recipe: str | None, quantized: bool) -> None:
 
 
 def row(recipe: str | None, quantized: bool) -> None:
-    """y is the sum of both ranks' terms, the first with the bias; gradients are those of terms."""
+    """Compares y with the sum of both ranks' terms, and gradients with those of the terms."""
     whole = layer(recipe, quantized)
     net = parallelize_module(copy.deepcopy(whole), mesh(), RowwiseParallel())
     own = own_layer(whole, 1)
@@ -168,10 +168,10 @@ def row(recipe: str | None, quantized: bool) -> None:
 def assert_near(y: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor, whole: nfp.Linear) -> None:
     """Compares a sum of two rounded terms with the sum rounded once.
 
-    The rounding to bfloat16 is at most 2^-8 of a sum of magnitudes: once for the two terms, once
-    for their sum, once for what is wanted; less than one more is for the sums in float32. A code
-    has at most twice the magnitude of its value, where the smallest subnormal stands for half of
-    it: the products of codes have at most four times that of the values.
+    A rounding to bfloat16 is at most 2^-8 of a sum of magnitudes: one for the two terms, one for
+    their sum, one for `wanted`. The sums in float32 add less than one more. A decoded code has at
+    most twice the magnitude of its value, where half of the smallest subnormal is rounded up. So
+    products of codes have at most four times the magnitude of products of values.
     """
     sums = x.float().abs() @ whole.weight.detach().float().abs().t() + whole.bias.detach().abs()
     assert torch.all((y.float() - wanted.float()).abs() <= 4 * 2.0**-8 * 4 * sums)
@@ -179,7 +179,7 @@ def assert_near(y: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor, whole: n
 
 @contextmanager
 def recorded_gathers() -> Iterator[set[torch.dtype]]:
-    """Gives the types of what is gathered inside."""
+    """Yields the set of types of the tensors that are gathered inside."""
     original, types = dist.all_gather_into_tensor, set()
 
     def record(out: torch.Tensor, own: torch.Tensor, **options: object) -> object:
@@ -194,7 +194,7 @@ def recorded_gathers() -> Iterator[set[torch.dtype]]:
 
 
 def gather(family: str, shape: tuple[int, ...], codes_travel: bool) -> None:
-    """The bytes are those of quantizing all rows; delayed scaling has their amax."""
+    """Compares gathered bytes with quantizing all rows; with delayed scaling also the amax."""
     quantizer, reference = SCHEMES[family](), SCHEMES[family]()
     x = tokens(shape[0] * dist.get_world_size(), *shape[1:], IN, seed=5)
     with recorded_gathers() as types:
@@ -210,7 +210,7 @@ def gather(family: str, shape: tuple[int, ...], codes_travel: bool) -> None:
 def gather_column(
     recipe: str | None, shape: tuple[int, ...], dim: int, codes_travel: bool, **options: bool
 ) -> None:
-    """The style that gathers codes gives the bits of the one that gathers values."""
+    """Checks that the style that gathers codes has the bits of ColwiseParallel."""
     whole = layer(recipe)
     for name, value in options.items():
         setattr(whole, name, value)
@@ -240,7 +240,7 @@ class Net(torch.nn.Module):
 
 
 def sharded_tokens() -> None:
-    """A network between norms on parts of the tokens, whose input is a DTensor."""
+    """Checks a network whose input and output are DTensors of parts of the tokens."""
     x, dy = tokens(TOKENS, IN, seed=5), tokens(TOKENS, IN, seed=6)
     results = []
     for style in (ColwiseParallel, QuantizedColwiseParallel):
@@ -260,7 +260,7 @@ def sharded_tokens() -> None:
 
 
 def second_order() -> None:
-    """A gradient that went through a gather of codes has no derivative."""
+    """Checks that gradients through a gather of codes have no derivative."""
     style = QuantizedColwiseParallel(input_layouts=Shard(0))
     net = parallelize_module(layer("mxfp8"), mesh(), style)
     x = part(tokens(TOKENS, IN, seed=5), 0).requires_grad_()
@@ -272,7 +272,7 @@ def second_order() -> None:
 
 
 def uneven_tokens() -> None:
-    """Parts of tokens that differ in length are gathered in values."""
+    """Checks that DTensor gathers values if the parts of tokens differ in length."""
     x = tokens(96, IN, seed=5)[:33]
     whole = layer("current")
     net = parallelize_module(copy.deepcopy(whole), mesh(), QuantizedColwiseParallel())
@@ -283,7 +283,7 @@ def uneven_tokens() -> None:
 
 
 def microbatches() -> None:
-    """A weight that microbatches share is quantized once, from this rank's part."""
+    """Checks that microbatches share a weight that is quantized once, from this rank's part."""
     whole = layer("mxfp8")
     net = parallelize_module(copy.deepcopy(whole), mesh(), ColwiseParallel())
     x = tokens(TOKENS, IN, seed=5)
@@ -296,7 +296,7 @@ def microbatches() -> None:
 
 
 def autocast_of_torch() -> None:
-    """Inside torch.autocast, parts of the input are cast before they are quantized."""
+    """Checks that torch.autocast casts parts of the input before they are quantized."""
     whole, x = layer("mxfp8").float(), random(TOKENS, IN, seed=5)
     net = parallelize_module(copy.deepcopy(whole), mesh(), QuantizedColwiseParallel())
     with under("mxfp8"), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
@@ -342,7 +342,7 @@ def refused() -> None:
 
 
 def refused_groups() -> None:
-    """GroupedLinear would multiply a rank's part of a weight as if it were the whole."""
+    """Checks the error: GroupedLinear would use a rank's part of a weight as the whole."""
     net = nfp.GroupedLinear(1, IN, OUT, bias=False, dtype=torch.bfloat16, name="group")
     weight = distribute_tensor(net.weight0.detach(), mesh(), [Shard(0)])
     net.weight0 = torch.nn.Parameter(weight)
@@ -352,7 +352,7 @@ def refused_groups() -> None:
 
 
 def own_scales(kind: str) -> None:
-    """Shards whose scales differ after a write are not joined, and load where they were saved."""
+    """Checks that shards with different scales are not joined, but load on the same ranks."""
     quantizer, name, scales = OWN_SCALES[kind]
     whole = torch.ones(256, 128)
     whole[128:] = 2
@@ -392,7 +392,7 @@ def own_scales(kind: str) -> None:
 
 
 def cut_blocks() -> None:
-    """Halves of a weight that end inside a block are refused, before anything is multiplied."""
+    """Checks that halves of a weight which end inside a block are refused before a product."""
     for style, size, x in (
         (ColwiseParallel, (32, 96), tokens(32, 32, seed=5)),
         (RowwiseParallel, (96, 32), tokens(32, 48, seed=5)),
@@ -412,7 +412,7 @@ def scenarios(world: int) -> dict[str, Callable[[], None]]:
                 name = f"{scenario.__name__}-{recipe}-{'quantized' if quantized else 'plain'}"
                 found[name] = functools.partial(scenario, recipe, quantized)
         for shape, dim in GATHERS:
-            # Two tensors in two formats; halves of 16 rows end inside blocks of 32 and 128.
+            # Hybrids have two formats, and halves of 16 rows end inside blocks of 32 and 128.
             travel = recipe != "hybrid" and (shape != (2, 32) or recipe in WITHOUT_BLOCKS_OF_ROWS)
             found[f"gather_column-{recipe}-{shape}-{dim}"] = functools.partial(
                 gather_column, recipe, shape, dim, travel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that two ranks save are loaded by one and by three, byte for byte."""
+"""Tests that checkpoints of two ranks load on one and on three ranks, byte for byte."""
 
 import pytest
 from checkpoints import scenarios
@@ -11,7 +11,7 @@ CASES = [(world, name) for world in WORLDS for name in scenarios(world)]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str]]]:
-    """Returns the output of the ranks; two ranks save first."""
+    """Returns the results of the ranks by world size. Two ranks save first."""
     saved = str(tmp_path_factory.mktemp("saved"))
     return {
         world: run_ranks(

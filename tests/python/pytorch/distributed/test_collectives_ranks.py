@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes send each other quantized tensors, buffer by buffer."""
+"""Tests that collectives of processes send quantized tensors, buffer by buffer."""
 
 import pytest
 from collectives import scenarios
@@ -8,7 +8,7 @@ from ranks import require_ok, run_ranks
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Returns the output of the ranks; one launch for all scenarios."""
+    """Returns the results of the ranks. One launch runs all scenarios."""
     return run_ranks("collectives", 2, tmp_path_factory.mktemp("world2"))
 
 

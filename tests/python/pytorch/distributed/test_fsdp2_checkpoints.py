@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes shard layers that activation checkpointing runs again."""
+"""Tests FSDP2 with activation checkpointing on two processes."""
 
 import pytest
 from fsdp2_checkpoints import scenarios
@@ -10,7 +10,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Returns the output of the ranks; one launch for all scenarios."""
+    """Returns the results of the ranks. One launch runs all scenarios."""
     return run_ranks("fsdp2_checkpoints", WORLD, tmp_path_factory.mktemp("checkpoints"))
 
 

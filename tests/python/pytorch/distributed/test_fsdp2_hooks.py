@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks of FSDP2 on one process: what a shard sends, and what is made of what arrives."""
+"""Tests FSDP2's hooks on one process: sent buffers, and tensors made of gathered buffers."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_swizzled_scales_are_refused_before_the_group_is_looked_up(
 def hooks(
     shard: nfp.QuantizedTensor, usages: tuple[bool, bool], out: nfp.QuantizedTensor | None = None
 ) -> tuple[tuple[torch.Tensor, ...], nfp.QuantizedTensor]:
-    """Returns the buffers that a shard sends for these directions, and the tensor of them alone."""
+    """Returns the buffers that a shard sends for `usages`, and the tensor of only these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(shard), "_gather_usages", lambda *arguments: usages)
         sent, metadata = shard.fsdp_pre_all_gather(None, None, None, None, None)
@@ -187,7 +187,7 @@ def test_hybrid_children_that_cannot_travel() -> None:
 
 
 def test_later_gathers_reuse_the_object() -> None:
-    """FSDP2 hands the object of the first gather in and forgets what is returned."""
+    """Passes the object of the first gather as `out`, as FSDP2 does, which ignores results."""
     whole = ALL["mxfp8"]()(sample()).detach()
     _, first = hooks(whole, (True, False))
     assert torch.equal(first.dequantize(), whole.dequantize())

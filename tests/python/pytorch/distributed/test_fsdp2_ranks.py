@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes shard, gather, use and update parameters of every family."""
+"""Tests that processes shard, gather, use and update parameters of every family by FSDP2."""
 
 import pytest
 from fsdp2 import scenarios
@@ -10,7 +10,7 @@ CASES = [(world, name) for world in (2, 3) for name in scenarios(world)]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str]]]:
-    """Returns the output of the ranks of each world; one launch for all scenarios."""
+    """Returns the results of the ranks by world size. One launch runs all scenarios."""
     return {
         world: run_ranks("fsdp2", world, tmp_path_factory.mktemp(f"world{world}"))
         for world in (2, 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example is killed and resumed, and ends with the bytes of an uninterrupted run."""
+"""Tests that the example, killed and resumed, has the bytes of an uninterrupted run."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ LIMIT_S = 90
 OPTIONS = [
     ("--recipe", "delayed"),
     ("--quantized-weights",),
-    ("--recipe", "nvfp4", "--quantized-weights"),  # which rounds gradients at random
+    ("--recipe", "nvfp4", "--quantized-weights"),  # rounds gradients at random
 ]
 
 
@@ -70,7 +70,7 @@ def test_killed_and_resumed(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 
 def require_same_checkpoints(first: Path, second: Path) -> None:
-    """Weights, moments, and the scales and amaxes of delayed scaling are the same bytes."""
+    """Asserts the same bytes of weights, moments, and scales and amaxes of delayed scaling."""
     saved = FileSystemReader(first).read_metadata().state_dict_metadata
     for kind in ("layers.2.weight", "layers.2.weight.exp_avg", "layers.2._extra_state"):
         assert any(name.endswith(kind) for name in saved), f"{kind} is not among {sorted(saved)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DTensor, tensor parallelism, DDP and collectives over quantized weights, on two processes."""
+"""Tests DTensor, tensor parallelism, DDP and collectives of quantized weights on two ranks."""
 
 import pytest
 from parallel import scenarios
@@ -10,7 +10,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Returns the output of the ranks; one launch for all scenarios."""
+    """Returns the results of the ranks. One launch runs all scenarios."""
     return run_ranks("parallel", WORLD, tmp_path_factory.mktemp("parallel"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor-parallel quantized layers and gathers of quantized activations, on two processes."""
+"""Tests tensor-parallel quantized layers and gathers of quantized inputs on two processes."""
 
 import pytest
 from ranks import require_ok, run_ranks
@@ -10,7 +10,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Returns the output of the ranks; one launch for all scenarios."""
+    """Returns the results of the ranks. One launch runs all scenarios."""
     return run_ranks("tensor_parallel", WORLD, tmp_path_factory.mktemp("tensor_parallel"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that die, fail or wait for ever."""
+"""Scenarios of ranks that die, fail or wait forever."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from models import random, sharded_net
 
 
 def die() -> None:
-    """Rank 1 is gone while the others gather."""
+    """Ends rank 1 while the others gather."""
     net = sharded_net("mxfp8", 128 * dist.get_world_size())
     if dist.get_rank() == 1:
         os._exit(9)
@@ -18,7 +18,7 @@ def die() -> None:
 
 
 def fail() -> None:
-    """Rank 1 raises while the others gather."""
+    """Raises on rank 1 while the others gather."""
     net = sharded_net("mxfp8", 128 * dist.get_world_size())
     if dist.get_rank() == 1:
         raise ArithmeticError("rank 1 has had enough")
@@ -26,7 +26,7 @@ def fail() -> None:
 
 
 def hang() -> None:
-    """Rank 1 sleeps while the others wait for it."""
+    """Sleeps on rank 1 while the others wait for it."""
     if dist.get_rank() == 1:
         time.sleep(600)
     dist.all_reduce(torch.zeros(1))

@@ -96,10 +96,8 @@ def sample_with_blocks(*shape: int, dtype: torch.dtype = torch.float32) -> torch
 
 
 def seed(number: int) -> None:
-    """Seeds the CPU's generator, which stochastic rounding reads, and no other.
-
-    CUDA's generators cannot be seeded while a graph is captured.
-    """
+    """Seeds the CPU's generator, which stochastic rounding reads. Seeding CUDA's generators would
+    be refused in a capture."""
     torch.default_generator.manual_seed(number)
 
 

@@ -316,7 +316,7 @@ def test_eager_delayed_and_compiled_stateless_passes_of_one_layer() -> None:
 
 
 def test_a_second_pass_of_delayed_scaling_before_the_first_backward_raises() -> None:
-    """Checks that a backward pass raises if the update after another changed its saved scales."""
+    """Checks the error: the first backward pass updates scales that the second graph has saved."""
     layer = nfp.Linear(128, 64, dtype=torch.bfloat16)
     compiled, chosen, results = (
         torch.compile(plainly, backend="aot_eager"),

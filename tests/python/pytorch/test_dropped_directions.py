@@ -13,7 +13,7 @@ from writes import KINDS as MORE
 
 from narrowfloat import pytorch as nfp
 
-# test_float8_aliases.py tests per-tensor FP8. Row-scaled NVFP4 has no columnwise data.
+# test_float8_aliases.py tests per-tensor FP8. nvfp4_row_scaled is made without columns.
 KINDS = {
     name: make
     for name, make in {**ALL, **MORE}.items()

@@ -84,9 +84,7 @@ def other(name: str) -> torch.Tensor:
 
 def arguments(operator: OpOverload, tensor: torch.Tensor) -> Make:
     """Returns arguments: `tensor` is the first written or viewed one, all others are plain.
-
-    Errors: LookupError if no argument can be `tensor`, or if value_of() has no value.
-    """
+    Errors: LookupError if `tensor` fits no argument, or value_of() has no value."""
     args, kwargs, used = [], {}, False
     for argument in operator._schema.arguments:
         aliased = argument.alias_info is not None
@@ -157,7 +155,7 @@ def check(kind: str, operator: OpOverload) -> None:
     elif find_row(operator, type(tensor)) is None:
         expected = ALL[kind]()(plain).detach().dequantize()
         got = tensor.dequantize()
-        # If no value changed, codes may stay, though quantizing the values again may differ.
+        # If the operator changes no value, codes may stay. Quantizing again may give other codes.
         if torch.equal(plain, values) and torch.equal(got, values):
             return
         assert torch.equal(got.nan_to_num(), expected.nan_to_num()), f"{operator}: other values"

@@ -241,7 +241,7 @@ def test_mxfp8_columns_dequantize() -> None:
     x = sample()
     tensor = nfp.MXFP8Quantizer(E4M3, rowwise=False)(x).detach()
     assert tensor._rowwise_data is None
-    # Half a step of a 3-bit mantissa, under a scale of at most twice the smallest possible one.
+    # Half a step of a 3-bit mantissa, under a scale_inv of at most twice the smallest possible one.
     torch.testing.assert_close(tensor.dequantize(), x, rtol=2**-4, atol=2**-8)
 
 

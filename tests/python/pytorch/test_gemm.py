@@ -400,7 +400,7 @@ def test_row_scaled_operands() -> None:
 
 
 def test_a_row_scaled_tensor_without_rows_has_amaxes() -> None:
-    """Checks that they are written, since TransformerEngine multiplies the product by them."""
+    """Checks that they are 0: TransformerEngine multiplies by them, and NaN would give NaN."""
     quantizer = NVFP4Quantizer(row_scaled_nvfp4=True)
     destination = quantizer.make_empty((0, 256), dtype=torch.bfloat16)
     destination._amax_columnwise.fill_(float("nan"))

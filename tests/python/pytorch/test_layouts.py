@@ -173,7 +173,7 @@ def calls_of(function: Callable[[], object]) -> int:
     "kind", ["float8_delayed", "float8_current", "mxfp8", "blockwise_2d", "nvfp4"]
 )
 def test_a_new_tensor_takes_few_calls(kind: str) -> None:
-    """Counts Python functions in place of measuring time, since times vary."""
+    """Counts Python functions, which take the time of a call, since measured times vary."""
     quantizer, x = SCHEMES[kind](), sample(32, 32, dtype=torch.bfloat16)
     with torch.no_grad():
         out = quantizer(x)

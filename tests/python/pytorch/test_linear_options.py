@@ -45,7 +45,7 @@ def passes(recipe: Recipe, count: int = 1) -> list[torch.Tensor]:
     FP8GlobalStateManager.reset()
     torch.manual_seed(4)
     layer, found = Linear(128, 128, dtype=BF16), []
-    # Rows of many magnitudes, so that scales depend on the shape of blocks.
+    # Rows of many magnitudes: scales depend on the shape of blocks, and small values are rounded.
     sizes = torch.logspace(-4, 4, 128, dtype=BF16).unsqueeze(1)
     x = (torch.randn(128, 128, dtype=BF16) * sizes).requires_grad_()
     dy = torch.randn(128, 128, dtype=BF16) * sizes
@@ -208,7 +208,8 @@ def test_a_function_computes_the_amax() -> None:
 
 @pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
 def test_a_split_accumulator_cannot_change_sums_in_fp32(gemm: str) -> None:
-    """Checks that the option for partial sums of a GPU has no effect: all sums here are fp32."""
+    """Checks that the option has no effect. It sets how often a GPU adds partial sums to fp32 sums;
+    here all sums are fp32."""
     found = [
         passes(Float8CurrentScaling(**{f"fp8_gemm_{gemm}": MMParams(use_split_accumulator=split)}))
         for split in (True, False)

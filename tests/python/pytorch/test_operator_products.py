@@ -17,7 +17,7 @@ from narrowfloat import pytorch as nfp
 Quantized = nfp.QuantizedTensor
 linear = torch.nn.functional.linear
 NUMPY = {torch.float32: np.float32, torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
-# Families that have both directions. Row-scaled NVFP4 has no columnwise codes.
+# Families with both directions. nvfp4_row_scaled is made without columnwise codes.
 BOTH = [kind for kind in SCHEMES if kind != "nvfp4_row_scaled"]
 M, N, K = 32, 96, 64
 PARTS = {"TN": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "NT": ((K, M), (K, N))}

@@ -125,7 +125,8 @@ def test_other_results_stay_reproducible() -> None:
     ids=lambda options: "-".join(options),
 )
 def test_steps_behind_the_sums_keep_the_reproducible_product(options: dict[str, object]) -> None:
-    """Checks steps that PyTorch's product lacks: it adds one operand and rounds to bfloat16."""
+    """Checks steps that PyTorch's product cannot compute, because it rounds its sums to bfloat16
+    and takes one addend."""
     b, a = pair("mxfp8", "TN")
     if "grad" in options:
         options = {**options, "gelu_in": sample(M, N, dtype=BF16)}

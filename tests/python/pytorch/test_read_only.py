@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that writes which would be lost are refused, and operators that write in place."""
+"""Tests operators that write in place, and that writes which would be lost are refused."""
 
 import copy
 import io

@@ -102,7 +102,9 @@ def test_remainders_keep_every_bit_of_the_master() -> None:
     torch.manual_seed(13)
     masters = [t.clone() for t in tensors()]
     params, remainders = [], []
-    for master in masters:  # the upper half rounded up if the lower half is at least one half
+    # The upper half is rounded up if bit 15 of the lower half, its sign as int16, is set:
+    # 0x3F808000 becomes 0x3F81 and -0x8000.
+    for master in masters:
         bits = master.view(torch.int32)
         lower = (bits & 0xFFFF).to(torch.int16)
         upper = ((bits >> 16) + (lower < 0).int()).to(torch.int16)

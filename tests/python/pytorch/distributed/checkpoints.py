@@ -117,7 +117,7 @@ def load(family: str, saved: str) -> None:
 
 
 def load_whole(family: str, saved: str) -> None:
-    """Loads into a network that is not sharded, as load() does."""
+    """Does the same as load() with a network that is not sharded."""
     net = whole_net(family, ROWS, seed=50)
     optimizer = optimizer_of(net)
     state = state_of(net, optimizer)

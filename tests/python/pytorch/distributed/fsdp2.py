@@ -338,7 +338,7 @@ def scenarios(world: int) -> dict[str, Scenario]:
     found["different_scales"] = different_scales
     found["reset_plain"] = reset_plain
     for family in FAMILIES:
-        if family == "nvfp4_row_scaled":  # has no amax of columns, which a layer's backward needs
+        if family == "nvfp4_row_scaled":  # is made without columns, which a layer's backward needs
             continue
         for device in ("meta", "cpu"):
             reset = functools.partial(reset_after_sharding, family, even, device)

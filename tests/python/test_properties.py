@@ -44,7 +44,7 @@ SPECIAL = [0.0, -0.0, 1.0, -448.0, 6.0, 57344.0, 0.25, 225.0, np.inf, -np.inf, n
 
 @st.composite
 def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
-    """Draws matrices with even sides: normal numbers, scaled by row and column, one special value.
+    """Draws matrices with even sides: normal numbers, scaled by row and column, and special values.
 
     near: within some binades of 1, and finite.
     """
@@ -57,7 +57,8 @@ def matrices(draw: st.DrawFn, *, near: bool = False) -> np.ndarray:
     count = draw(st.integers(0, 5))
     if count and not near:
         places = rng.integers(0, x.size, count)
-        x.reshape(-1)[places] = draw(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=1))
+        special = st.lists(st.sampled_from(SPECIAL), min_size=count, max_size=count)
+        x.reshape(-1)[places] = draw(special)
     if near:
         x[np.abs(x) < 2.0**-8] = 0.5
     with np.errstate(over="ignore"):

@@ -361,7 +361,7 @@ def test_mxfp8_split_pads_scales_of_copies() -> None:
     assert torch.equal(wide._rowwise_scale_inv, scales[128:])
 
 
-def test_collectives_and_pins() -> None:
+def test_pins_and_sizes() -> None:
     for kind in ALL:
         tensor = quantized(kind)
         assert tensor.is_pinned() is False

@@ -42,7 +42,7 @@ def test_requests_and_roles_are_at_the_top() -> None:
     role = nfp.QuantizerRole(module_type="linear", tensor_type="weight")
     assert role.is_linear_weight()
     assert issubclass(nfp.DelayedScalingRequest, nfp.QuantizerRequest)
-    assert nfp.get_default_recipe().mxfp8() in (True, False)
+    assert nfp.get_default_recipe().delayed()
 
 
 def test_what_the_cpu_has() -> None:

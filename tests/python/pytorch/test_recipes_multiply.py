@@ -46,7 +46,7 @@ RECIPES = {
             zoo.mxfp8_fwd_high_precision_bwd_factory,
             zoo.nvfp4_1d_weight_factory,
             zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
-            zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
+            zoo.nvfp4_row_scaled_fwd_mxfp8_bwd_factory,
             zoo.nvfp4_linear_fp8_dpa_factory,
         )
     },

@@ -59,7 +59,7 @@ def natives(case: Case) -> dict[str, object]:
     }
 
 
-def magnitudes(case: Case, left: str, right: str) -> np.ndarray:
+def magnitudes(case: Case, left: str, right: str) -> tuple[np.ndarray, int]:
     """Returns sums of |a| |b| of a recorded product, by the references, and their length."""
     quantized = {n: q.quantize(tensor_of(case[n])) for n, q in references(case).items()}
 

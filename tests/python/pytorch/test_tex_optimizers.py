@@ -131,7 +131,7 @@ def test_fp8_parameters_are_cast_by_given_scales(fp8: tex.DType) -> None:
     plain = [[t.clone() for t in tensors_] for tensors_ in (masters, m, v)]
     codes = [torch.zeros(shape, dtype=torch.uint8) for shape in SHAPES]
     scales = [torch.tensor([2.0**i]) for i in (3, 9, -1)]  # the second saturates
-    amaxes, inverses = [torch.zeros(1), torch.full((1,), 99.0), torch.zeros(1)], []
+    amaxes = [torch.zeros(1), torch.full((1,), 99.0), torch.zeros(1)]
     inverses = [torch.zeros(1) for _ in SHAPES]
     rest = (LR, BETA1, BETA2, EPS, 4, 1, 1, DECAY)
     tex.multi_tensor_adam(64, NO_FLAG, [grads, *plain], *rest)

@@ -19,8 +19,6 @@ KINDS["hybrid_float8_mxfp8"] = lambda: nfp.HybridQuantizer(
 )
 KINDS["hybrid_nvfp4_mxfp8"] = ALL["hybrid_nvfp4_mxfp8"]
 
-Tensors = tuple[nfp.QuantizedTensor, torch.Tensor]  # the written tensor, and values
-
 
 def set_part(q: nfp.QuantizedTensor, x: torch.Tensor) -> None:
     q[:128] = 0

@@ -138,7 +138,7 @@ def owned_by_another_module(reentrant: bool) -> None:
 def directions_of_backward() -> None:
     """Checks that backward gathers both directions of a weight only for checkpointed layers."""
     net = shard(torch.nn.Sequential(*blocks("mxfp8")))
-    seen: list[dict[str, bool]] = []
+    seen: list[tuple[bool, bool]] = []
     weight = net[0].layer.weight.to_local()
     gathering = type(weight)._gather_usages
 

@@ -329,3 +329,14 @@ def test_a_deep_copy_keeps_attributes() -> None:
     alone = copy.deepcopy(tensor)
     assert isinstance(copied, torch.nn.Parameter)
     assert alone.note == [1] and alone.note is not tensor.note
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_data_of_another_device_replaces_all_or_nothing(family: str) -> None:
+    tensor = ALL[family]()(sample()).detach()
+    elsewhere = ALL[family]()(sample().to("meta")).detach()
+    before = snapshot(tensor)
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):  # as between plain tensors
+        tensor.data = elsewhere
+    assert not tensor.is_meta and tensor.device.type == "cpu"
+    assert_same_buffers(tensor, before, "nothing was replaced")

@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Self, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, cast
 
 import torch
 
@@ -31,6 +31,9 @@ from narrowfloat.pytorch.tensor._weight import Weight
 from narrowfloat.pytorch.tensor.storage._fields import payload_keywords
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import devices_match
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 
 _native_size = torch._C.TensorBase.size
 
@@ -201,19 +204,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     def _rebind(self, tensor: SchemeTensor) -> None:
         """Sets the fields of a tensor of this class, and its outer metadata if they differ."""
-        outer = (tensor.shape, tensor.dtype, tensor.device)
-        if (self.shape, self.dtype) != outer[:2] or not self._on(tensor.device):
-            shell = torch.Tensor._make_wrapper_subclass(
-                type(self),
-                outer[0],
-                dtype=outer[1],
-                layout=torch.strided,
-                requires_grad=tensor.requires_grad,
-                device=outer[2],
-            )
-            # The native setter copies size, strides, type and device of the shell.
-            native: Any = torch._C.TensorBase.data
-            native.__set__(self, shell)
+        set_outer(self, tensor)
         for buffer in self.BUFFERS:
             setattr(self, buffer.name, getattr(tensor, buffer.name))
         for setting in self.SETTINGS:
@@ -272,6 +263,24 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
             if name not in own and name != ShardGroup.FIELD:
                 own[name] = copy.deepcopy(value, memo)
         return copied
+
+
+def set_outer(tensor: SchemeTensor | HybridQuantizedTensor, source: QuantizedTensor) -> None:
+    """Sets the shape, type and device that PyTorch reads to those of `source`, if they differ."""
+    device = source.device
+    if (tensor.shape, tensor.dtype) == (source.shape, source.dtype) and tensor._on(device):
+        return
+    shell = torch.Tensor._make_wrapper_subclass(
+        type(tensor),
+        source.shape,
+        dtype=source.dtype,
+        layout=torch.strided,
+        requires_grad=source.requires_grad,
+        device=device,
+    )
+    # The native setter copies size, strides, type and device of the shell.
+    native: Any = torch._C.TensorBase.data
+    native.__set__(tensor, shell)
 
 
 def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> SchemeTensor:

@@ -34,7 +34,7 @@ from narrowfloat.pytorch.quantized_tensor import (
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
-from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
+from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, set_outer
 from narrowfloat.pytorch.tensor._state_broadcast import (
     is_asked_by_state_broadcast,
     values_to_broadcast,
@@ -46,6 +46,7 @@ from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     HybridQuantizedTensorStorage,
     name_of,
 )
+from narrowfloat.pytorch.utils import devices_match
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor._master_weights import Piece
@@ -474,23 +475,16 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
             source = quantizer.quantize_impl(values)
             if source.dtype is not tensor.dtype:
                 source = source.to_dtype(tensor.dtype)
-        outer = (source.shape, source.dtype)
-        if (self.shape, self.dtype) != outer:
-            shell = torch.Tensor._make_wrapper_subclass(
-                type(self),
-                outer[0],
-                dtype=outer[1],
-                layout=torch.strided,
-                requires_grad=tensor.requires_grad,
-                device=source.device,
-            )
-            native: Any = torch._C.TensorBase.data
-            native.__set__(self, shell)
+        set_outer(self, source)
         self._rowwise_storage = source._rowwise_storage
         self._columnwise_storage = source._columnwise_storage
         self._quantizer = source._quantizer.copy()
         self._dtype = source.dtype
         name_tensor(self)
+
+    def _on(self, device: torch.device) -> bool:
+        children = self._children()
+        return bool(children) and devices_match(children[0].device, device)
 
     # Methods of Weight.
 

@@ -282,3 +282,9 @@ def test_raw_data_that_cannot_move() -> None:
         NotImplementedError, match=r"^replace_raw_data: the hybrid tensor has no rowwise child$"
     ):
         replace_raw_data(weight, place)
+
+
+def test_an_absent_piece_is_on_the_device_of_its_weight() -> None:
+    weight = ALL["mxfp8"]()(sample().to("meta")).detach()
+    piece = _master_weights.make_piece(weight, None, None, None)
+    assert piece.values.is_meta and piece.start == piece.end == 0

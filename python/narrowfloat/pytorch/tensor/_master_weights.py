@@ -43,7 +43,7 @@ def make_piece(
 ) -> Piece:
     """Returns a piece. Errors: ValueError for a missing, negative or too large offset."""
     if master is None or master.numel() == 0:
-        return Piece(weight, torch.empty(0, dtype=weight.dtype), 0, shard)
+        return Piece(weight, torch.empty(0, dtype=weight.dtype, device=weight.device), 0, shard)
     size = weight.numel()
     if start is None or start < 0 or start + master.numel() > size:
         raise ValueError(
@@ -95,7 +95,7 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
     # A rank without a piece also computes the scale.
     values = piece.values
     if not values.numel():
-        values = torch.zeros(1, dtype=weight.dtype, device=weight.device)
+        values = values.new_zeros(1)
     codes = values.new_empty(values.numel(), dtype=torch.uint8)
     measured = quantizer.amax if scale is not None else None
     buffers = (codes, weight._scale_inv, None, None, None, measured, None)

@@ -21,6 +21,7 @@ from families import (
     sample,
     snapshot,
 )
+from narrowfloat.pytorch.quantization.delayed_update import fused_update
 
 from narrowfloat import pytorch as nfp
 
@@ -192,6 +193,8 @@ def test_noop_leaves_the_amax_of_delayed_scaling() -> None:
     assert quantizer.amax.item() == 7, "steps that share a row of the history add up"
     quantizer.calibrate(torch.tensor([-9.0, 3.0]))
     assert quantizer.amax.item() == 9
+    quantizer.calibrate(torch.tensor([-2.0, 1.0]))
+    assert quantizer.amax.item() == 2, "calibrating replaces the amax"
 
 
 @every
@@ -494,3 +497,13 @@ def test_modules_become_float64(kind: str, cast: Callable) -> None:
     with torch.no_grad():
         parameter.mul_(2)
     assert parameter.dtype == torch.float64 and parameter.dequantize().dtype == torch.float64
+
+
+@pytest.mark.parametrize(("algo", "scale"), [("most_recent", 3.0), ("max", 448 / 7)])
+def test_calibrating_takes_nan_and_the_next_scale_ignores_it(algo: str, scale: float) -> None:
+    history, scales = torch.tensor([[1.0], [7.0]]), torch.tensor([3.0])
+    quantizer = nfp.Float8Quantizer(scales, history[0], "e4m3")
+    quantizer.calibrate(torch.tensor([float("nan"), 5.0]))
+    assert history[0].isnan().all()
+    fused_update(history, scales, 448.0, 0, algo)
+    assert scales.item() == scale

@@ -230,6 +230,7 @@ class Float8Quantizer(_Float8QuantizerBase):
         return torch.reciprocal(self.scale.detach().reshape(1)).to(data.device)
 
     def calibrate(self, tensor: torch.Tensor) -> None:
+        """Replaces `amax` by that of `tensor`, which is NaN if `tensor` contains NaN."""
         low, high = tensor.aminmax()
         self.amax.copy_(torch.max(-low, high))
 

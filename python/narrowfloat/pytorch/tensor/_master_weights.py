@@ -43,7 +43,9 @@ def make_piece(
 ) -> Piece:
     """Returns a piece. Errors: ValueError for a missing, negative or too large offset."""
     if master is None or master.numel() == 0:
-        return Piece(weight, torch.empty(0, dtype=weight.dtype, device=weight.device), 0, shard)
+        # A hybrid weight without data is on no device; its _master_pieces() raises.
+        device = weight.device if weight._leaves() else None
+        return Piece(weight, torch.empty(0, dtype=weight.dtype, device=device), 0, shard)
     size = weight.numel()
     if start is None or start < 0 or start + master.numel() > size:
         raise ValueError(

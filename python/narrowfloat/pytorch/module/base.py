@@ -223,8 +223,10 @@ class QuantizedLayer(torch.nn.Module):
             kept = None
         if kept is None:
             internal, quantizer.internal = quantizer.internal, False
-            kept = quantize_weight(weight, quantizer, dtype, needs_dgrad=True)
-            quantizer.internal = internal
+            try:
+                kept = quantize_weight(weight, quantizer, dtype, needs_dgrad=True)
+            finally:
+                quantizer.internal = internal
         elif is_first and kept is not weight:
             quantizer.set_usage(rowwise=True, columnwise=True)
             quantizer.update_quantized(weight, kept)

@@ -4,6 +4,7 @@
 import pytest
 import torch
 from golden import Case, cases
+from narrowfloat.pytorch.cpp_extensions.operands import is_scheme
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import NVFP4Blocks, apply_rht
 from narrowfloat.pytorch.custom_recipes.reference_nvfp4 import (
@@ -229,3 +230,10 @@ def test_the_transform_of_a_matrix() -> None:
     transformed = NVFP4QuantizerRef(with_rht=False)._apply_rht(x)
     q = NVFP4Quantizer(with_rht=True, with_post_rht_amax=True)(x.t().contiguous())
     assert torch.equal(q._amax_columnwise, transformed.abs().max().float().reshape(1))
+
+
+def test_clearing_releases_the_amaxes_too() -> None:
+    q = NVFP4QuantizerRef().quantize(torch.randn(16, 32))
+    assert not is_scheme(q), "its buffers are not those of the kernels"
+    q.clear()
+    assert all(not isinstance(value, torch.Tensor) for value in vars(q).values())

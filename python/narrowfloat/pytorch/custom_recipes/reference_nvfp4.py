@@ -74,11 +74,7 @@ class NVFP4TensorRef(ReferenceTensor):
     original_shape: Any = None
     _quantizer: Any = None
 
-    BUFFERS: ClassVar[tuple[str, ...]] = (
-        *ReferenceTensor.SAVED,
-        "global_amax_row",
-        "global_amax_col",
-    )
+    KEPT: ClassVar[tuple[str, ...]] = ("global_amax_row", "global_amax_col")
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
@@ -156,7 +152,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer[NVFP4TensorRef]):
         )
 
     def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
-        buffers = dict.fromkeys(NVFP4TensorRef.BUFFERS)
+        buffers = dict.fromkeys((*NVFP4TensorRef.SAVED, *NVFP4TensorRef.KEPT))
         if self.rowwise_usage:
             amax = self._amax(x)
             data, scale = self.blocks.quantize(x, amax)

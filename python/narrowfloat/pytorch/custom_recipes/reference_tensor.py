@@ -29,6 +29,8 @@ class ReferenceTensor(QuantizedTensorStorage):
     quant_dtype: Any  # of the codes
     original_shape: Any  # None for a transposed tensor
     SAVED: ClassVar[tuple[str, ...]] = ("data", "data_t", "scale", "scale_t")
+    # Amaxes, which stay when the others are saved, as in TransformerEngine.
+    KEPT: ClassVar[tuple[str, ...]] = ()
 
     @property
     def _data(self) -> torch.Tensor | None:
@@ -71,7 +73,7 @@ class ReferenceTensor(QuantizedTensorStorage):
 
     def clear(self) -> None:
         """Releases all buffers."""
-        for name in self.SAVED:
+        for name in (*self.SAVED, *self.KEPT):
             setattr(self, name, None)
 
     def size(self, dim: int | None = None) -> torch.Size | int:

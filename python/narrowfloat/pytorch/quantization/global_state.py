@@ -56,11 +56,13 @@ class _Members:
         default_factory=weakref.WeakKeyDictionary
     )
     length: int = 0
+    device: torch.device | str = "cpu"  # of the newest state, for ranks that have freed all
     free: dict[int, list[int]] = field(default_factory=dict)  # free places by their width
 
     def add(self, state: DelayedScalingRecipeState) -> None:
         """Assigns a free place to a state, or the next new one."""
         width = state.num_quantizers
+        self.device = state.device
         if self.free.get(width):
             self.places[state] = self.free[width].pop()
             return
@@ -80,7 +82,7 @@ class _Members:
         states = sorted(self.places.items(), key=lambda item: item[1])
         if not states and not _is_running(self.group):
             return
-        newest = torch.zeros(self.length, device=states[0][0].device if states else "cpu")
+        newest = torch.zeros(self.length, device=states[0][0].device if states else self.device)
         for state, place in states:
             newest[place : place + state.num_quantizers] = state.amax_history[0]
         reduced = reduce_newest_amax(newest, self.recipe, self.group)

@@ -78,7 +78,9 @@ def _require_alike(
     if group is None:
         return
     ranks = torch.distributed.ProcessGroup.unbox(group)
-    mine = torch.tensor([zlib.crc32(layouts[0].encode())], dtype=torch.int64)
+    # NCCL sends memory of GPUs only.
+    device = next((buffer.device for buffer in tensors[0]._live_buffers()), None)
+    mine = torch.tensor([zlib.crc32(layouts[0].encode())], dtype=torch.int64, device=device)
     others = [torch.empty_like(mine) for _ in range(ranks.size())]
     ranks.allgather([others], [mine]).wait()
     differing = [rank for rank, other in enumerate(others) if not torch.equal(other, mine)]

@@ -2,12 +2,14 @@
 """Tests that a write to a part of a quantized tensor changes the whole only in that part."""
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 from families import ALL, assert_same_buffers, buffers, sample, snapshot
+from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 
 from narrowfloat import pytorch as nfp
 
@@ -277,3 +279,15 @@ def test_a_saved_part_stands_alone(kind: str) -> None:
     assert torch.equal(loaded.dequantize(), tensor[128:256].dequantize())
     loaded.quantize_(sample(128, 384) * 1000)
     assert_same_buffers(tensor, quantized(kind, 384, 384), "the whole")
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "nvfp4"])
+def test_marks_of_a_deleted_tensor_are_not_counted(kind: str) -> None:
+    gc.collect()
+    before = StaleCodes.live
+    model = quantized(kind, 128, 64)
+    model[32:64].copy_(saved(kind, 7.0)[32:64])
+    assert StaleCodes.live == before + 1
+    del model
+    gc.collect()
+    assert StaleCodes.live == before

@@ -7,7 +7,8 @@ piece is loaded, the other codes do not match the scale, and must not be read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 
@@ -24,6 +25,18 @@ class StaleCodes:
     """Marks the codes of a whole tensor that do not match its scale."""
 
     live = 0  # number of marks; 0 makes the check cheap
+    _all: ClassVar[set[weakref.ref[StaleCodes]]] = set()
+
+    def __new__(cls, *_: object) -> Self:
+        mark = super().__new__(cls)
+        cls._all.add(weakref.ref(mark, cls._uncount))
+        cls.live = len(cls._all)
+        return mark
+
+    @classmethod
+    def _uncount(cls, mark: weakref.ref[StaleCodes]) -> None:
+        cls._all.discard(mark)
+        cls.live = len(cls._all)
 
     def __init__(self, codes: torch.Tensor, columnwise: bool, change: str) -> None:
         span = 1 + sum((n - 1) * step for n, step in zip(codes.shape, codes.stride(), strict=True))
@@ -59,8 +72,7 @@ def _find(tensor: SchemeStorage) -> StaleCodes | None:
 
 def _forget(tensor: SchemeStorage) -> None:
     for scale in _scales(tensor):
-        if scale.__dict__.pop(_ATTRIBUTE, None) is not None:
-            StaleCodes.live -= 1
+        scale.__dict__.pop(_ATTRIBUTE, None)
 
 
 def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
@@ -92,7 +104,6 @@ def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
         _forget(dst)
         for scale in _scales(dst):
             setattr(scale, _ATTRIBUTE, mark)
-            StaleCodes.live += 1
     for mine, other in pairs.values():
         mine.copy_(other.view(mine.shape))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,8 @@ def read_layers(path: Path) -> list[str]:
     """
     lines = [line.strip() for line in _read_text(path, "a list of layers").splitlines()]
     names = [line for line in lines if line]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise BadFile(f"{path}: layer {name} appears twice")
     if not names:
         raise BadFile(f"{path}: must name a layer, got none")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs TransformerEngine's own Python, unmodified, on a CPU.
 
-    import narrowfloat.te                      # first import transformer_engine.pytorch as te    #
-    then as usual
+    import narrowfloat.te                      # first
+    import transformer_engine.pytorch as te    # then as usual
 
 TransformerEngine is installed separately, as a wheel without its native parts. Its modules are
 rewritten in memory as they are imported; narrowfloat.pytorch.tex is their native module. Other

@@ -11,7 +11,10 @@ import torch.distributed as dist
 from narrowfloat.pytorch import _slow_products
 from narrowfloat.pytorch.tex import gemm
 from narrowfloat.te import cuda, runtime
-from narrowfloat.te.triton.grouped_dbias_dscales import compute_grouped_dbias
+from narrowfloat.te.triton.grouped_dbias_dscales import (
+    compute_grouped_dbias,
+    compute_grouped_dbias_dscales,
+)
 
 HALF = torch.float16
 
@@ -336,3 +339,16 @@ def test_kernels_of_jax_without_a_stand_in() -> None:
     assert str(raised.value) == (
         "narrowfloat.te: a product that communicates needs a GPU, got collective_op=ALL_GATHER"
     )
+
+
+@pytest.mark.parametrize("name", ["dbias", "dscales"])
+def test_errors_about_sums_name_the_function_that_was_called(name: str) -> None:
+    sums = {"dbias": torch.zeros(1, 2), "dscales": torch.zeros(4)}
+    sums[name] = sums[name].to(HALF)
+    rows = torch.ones(4, 2), torch.ones(4), torch.ones(1, 2), torch.tensor([0, 4])
+    with pytest.raises(TypeError) as raised:
+        compute_grouped_dbias_dscales(*rows, **sums)
+    assert str(raised.value) == (
+        f"compute_grouped_dbias_dscales: {name} must be float32, got torch.float16"
+    )
+    assert not any(total.any() for total in sums.values())

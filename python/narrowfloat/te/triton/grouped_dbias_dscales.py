@@ -14,12 +14,14 @@ def _groups(rows: torch.Tensor, offsets: torch.Tensor) -> Iterator[torch.Tensor]
         yield rows[begin:end]
 
 
-def _accumulator(given: torch.Tensor | None, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _accumulator(
+    verb: str, given: torch.Tensor | None, name: str, shape: tuple[int, ...]
+) -> torch.Tensor:
     """Returns the tensor for the sums: the given one, or zeros."""
     if given is None:
         return torch.zeros(shape, dtype=torch.float32)
     if given.dtype != torch.float32:
-        raise TypeError(f"compute_grouped_dbias: {name} must be float32, got {given.dtype}")
+        raise TypeError(f"{verb}: {name} must be float32, got {given.dtype}")
     return given
 
 
@@ -28,7 +30,7 @@ def compute_grouped_dbias(
     dy: torch.Tensor, offsets: torch.Tensor, num_groups: int, dbias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Adds the sum of each group's rows, in float32, to a row of `dbias` and returns it."""
-    dbias = _accumulator(dbias, "dbias", (num_groups, dy.shape[1]))
+    dbias = _accumulator("compute_grouped_dbias", dbias, "dbias", (num_groups, dy.shape[1]))
     for total, rows in zip(dbias, _groups(dy, offsets), strict=True):
         total += rows.float().sum(0)
     return dbias
@@ -44,7 +46,9 @@ def compute_grouped_dbias_dscales(
     dscales: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds the gradients of a bias per group and of a scale per row, where y = x + scale * bias."""
-    dscales = _accumulator(dscales, "dscales", (dy.shape[0],))
+    verb = "compute_grouped_dbias_dscales"
+    dscales = _accumulator(verb, dscales, "dscales", (dy.shape[0],))
+    dbias = _accumulator(verb, dbias, "dbias", (bias.shape[0], dy.shape[1]))
     dbias = compute_grouped_dbias(dy.float() * scales[:, None], offsets, bias.shape[0], dbias)
     parts = zip(_groups(dscales, offsets), _groups(dy, offsets), bias, strict=True)
     for total, rows, bias_of_group in parts:

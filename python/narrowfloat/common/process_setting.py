@@ -24,7 +24,7 @@ class ProcessSetting:
 
     Owners are objects. They may remove their settings in any order and from any thread. A setting
     becomes permanent when its owner is deleted. Assigning `value` is a permanent setting too.
-    `apply`, if given, is called with each value that becomes the current one.
+    set() and take_back() call `apply`, if given, with the current value; an assignment does not.
     """
 
     def __init__(self, value: str, apply: Callable[[str], object] | None = None) -> None:

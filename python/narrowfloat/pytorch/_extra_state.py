@@ -180,8 +180,8 @@ def pack_extra_state(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 def unpack_extra_state(state: object, context: str) -> dict[str, torch.Tensor]:
     """Returns the tensors of a layer's extra state; {} if it has none.
 
-    state: of pack_extra_state(), or a pickle in bytes or io.BytesIO, as TransformerEngine's layers
-    write it. `context` names the layer.
+    state: of pack_extra_state(), or a pickle in a tensor of bytes or in io.BytesIO, as
+    TransformerEngine's layers write it. `context` names the layer.
     Errors: RuntimeError for another type, and as should_load_extra_state_pickle().
     """
     if state is None:

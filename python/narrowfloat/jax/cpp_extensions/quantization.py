@@ -64,8 +64,9 @@ def quantize_dbias(
     amax_scope: AmaxScope = AmaxScope.LOCAL,
     transpose_batch_sequence: bool = False,
 ) -> tuple[ScaledTensor | NoScaleTensor, jax.Array | None]:
-    """Returns quantize() and the sums of the columns, in float32, rounded once to the dtype of dz.
+    """Returns quantize() and the sums of the columns, in float32, rounded to the dtype of dz.
 
+    On several devices the sums of each device are rounded, added and rounded again.
     Shapes: the sums have the dimensions from flatten_axis on; None unless is_dbias. Errors: as
     quantize().
     """

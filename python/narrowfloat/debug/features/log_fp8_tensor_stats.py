@@ -76,7 +76,8 @@ class LogFp8TensorStats(StatsFeature):
     zero), overflows% (values that saturated; delayed scaling only), scale_inv_min, scale_inv_max
     (for MX the stored exponents), mse. Recipes: fp8_delayed_scaling, fp8_current_scaling, mxfp8,
     fp8_block_scaling; the default is the layer's recipe. Another recipe quantizes the tensor once
-    more. _columnwise: of the columnwise codes, for recipes with blocks.
+    more. _columnwise: of the columnwise codes, for recipes with blocks; but mse_columnwise: of the
+    values of dequantize().
 
         example:
           enabled: True

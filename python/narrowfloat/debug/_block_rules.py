@@ -38,8 +38,9 @@ def require_keys(config: Narrowed, allowed: tuple[str, ...]) -> None:
 
 
 def require_flag(config: Narrowed, key: str) -> None:
-    """Raises ValueError unless the value is true or false."""
-    if not isinstance(config.get(key, False), bool | int):
+    """Raises ValueError unless the value is true or false, or 1 or 0."""
+    value = config.get(key, False)
+    if not isinstance(value, int) or value not in (0, 1):
         raise ValueError(f"{ERROR} {key} must be True or False, got {config[key]!r}.")
 
 

@@ -129,6 +129,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("DumpTensors", {"stats": []}, ValueError, 'Unexpected key in config: "stats"'),
     ("DumpTensors", {"end_step": "never"}, ValueError, "end_step must be an integer"),
     ("TestDummyFeature", {"inspect_only_once": 2.5}, ValueError, "must be True or False, got 2.5"),
+    ("TestDummyFeature", {"inspect_only_once": 2}, ValueError, "must be True or False, got 2."),
     ("TestDummyFeature", {"inspect_once": True}, ValueError, 'in config: "inspect_once"'),
 ]
 GOOD: dict[str, dict[str, Any]] = {

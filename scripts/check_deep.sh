@@ -119,13 +119,15 @@ part_owners() {
 
 # Tests every supported release of TransformerEngine, including the newest of the range.
 part_te() {
-  local release folder status=0
-  for release in '~=2.17.0' '~=2.18.0' '~=2.19.0' '>=2.20,<2.21'; do
-    folder="$PWD/build/te/${release//[^0-9.]/}"
-    say "te: installing transformer_engine$release into $folder"
+  local oldest newest release folder status=0
+  local bounds='s/^OLDEST, NEWEST = \(2, ([0-9]+)\), \(2, ([0-9]+)\)$/\1 \2/p'
+  read -r oldest newest < <(sed -nE "$bounds" python/narrowfloat/te/_host.py) || return 1
+  for release in $(seq -f '2.%g' "$oldest" "$newest"); do
+    folder="$PWD/build/te/$release"
+    say "te: installing transformer_engine $release into $folder"
     rm -rf "$folder"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-      --target "$folder" "transformer_engine$release" || return 1
+      --target "$folder" "transformer_engine~=$release.0" || return 1
     PYTHONPATH="$folder" .venv/bin/python -m pytest -q -ra tests/python/te || status=$?
   done
   return "$status"

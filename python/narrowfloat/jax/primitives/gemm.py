@@ -90,6 +90,18 @@ class Factor(NamedTuple):
     side: Side
 
 
+def _pad_scales(
+    operands: Sequence[jax.Array], left: Side, right: Side
+) -> tuple[list[jax.Array], dict[str, tuple[int, int]]]:
+    """Returns the operands with padded scales, and the shapes of both matrices as arguments."""
+    lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, *others = operands
+    lhs_matrix, rhs_matrix = split_shape(lhs.shape, left.axis), split_shape(rhs.shape, right.axis)
+    lhs_scale = pad_scales_of(lhs_scale, left.spec, lhs_matrix)
+    rhs_scale = pad_scales_of(rhs_scale, right.spec, rhs_matrix)
+    padded = [lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, *others]
+    return padded, {"lhs_matrix": lhs_matrix, "rhs_matrix": rhs_matrix}
+
+
 class ProductPrimitive(BasePrimitive):
     """A handler that multiplies two operands of codes. static: a Side and a matrix of each."""
 
@@ -130,17 +142,8 @@ class GemmPrimitive(ProductPrimitive):
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, bias, sizes = operands
-        left, right = static["lhs"], static["rhs"]
-        matrices = {
-            "lhs_matrix": split_shape(lhs.shape, left.axis),
-            "rhs_matrix": split_shape(rhs.shape, right.axis),
-        }
-        lhs_scale = pad_scales_of(lhs_scale, left.spec, matrices["lhs_matrix"])
-        rhs_scale = pad_scales_of(rhs_scale, right.spec, matrices["rhs_matrix"])
-        return cls.inner_primitive.bind(
-            lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, bias, sizes, **static, **matrices
-        )
+        padded, matrices = _pad_scales(operands, static["lhs"], static["rhs"])
+        return cls.inner_primitive.bind(*padded, **static, **matrices)
 
     @classmethod
     def partition(
@@ -321,17 +324,8 @@ class ExpandProductPrimitive(ProductPrimitive):
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax = operands
-        left, right = static["lhs"], static["rhs"]
-        matrices = {
-            "lhs_matrix": split_shape(lhs.shape, left.axis),
-            "rhs_matrix": split_shape(rhs.shape, right.axis),
-        }
-        lhs_scale = pad_scales_of(lhs_scale, left.spec, matrices["lhs_matrix"])
-        rhs_scale = pad_scales_of(rhs_scale, right.spec, matrices["rhs_matrix"])
-        return cls.inner_primitive.bind(
-            lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, **static, **matrices
-        )
+        padded, matrices = _pad_scales(operands, static["lhs"], static["rhs"])
+        return cls.inner_primitive.bind(*padded, **static, **matrices)
 
 
 def multiply_expanded(

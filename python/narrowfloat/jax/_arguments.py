@@ -17,6 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+# The names of the types of arrays that are quantized, and of values that are decoded.
+FLOAT_NAMES = ("float32", "float16", "bfloat16")
+
 
 def text_of(value: object) -> str:
     """Returns the text of an argument in messages.

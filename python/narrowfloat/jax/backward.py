@@ -17,11 +17,7 @@ from narrowfloat.jax.quantize.factory import QuantizerSet
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 from narrowfloat.jax.quantize.tensor import (
     AbstractBaseTensor,
-    GroupedNoScaleTensor,
-    GroupedScaledTensor1x,
-    NoScaleTensor,
     ScaledTensor,
-    ScaledTensor1x,
 )
 
 
@@ -94,10 +90,3 @@ def states_of(quantizer_set: QuantizerSet) -> object:
         zero_cotangents(quantizer_set),
         quantizer_set,
     )
-
-
-def value_dtype(
-    tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
-) -> DTypeLike:
-    """Returns the type of the values of a tensor, quantized or not."""
-    return getattr(tensor, "dq_dtype", None) or tensor.data.dtype

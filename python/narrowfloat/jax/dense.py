@@ -14,7 +14,6 @@ from narrowfloat.jax.backward import (
     kept_for_backward,
     read_kept,
     states_of,
-    value_dtype,
     vary_with,
 )
 from narrowfloat.jax.cpp_extensions.gemm import gemm
@@ -28,6 +27,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
     normalize_dims,
     split_dims,
 )
+from narrowfloat.jax.quantize.tensor import value_dtype
 
 
 def dense(

@@ -15,7 +15,6 @@ from narrowfloat.jax.backward import (
     kept_for_backward,
     read_kept,
     states_of,
-    value_dtype,
     vary_with,
 )
 from narrowfloat.jax.cpp_extensions.grouped_gemm import GroupedTensor, grouped_gemm
@@ -24,6 +23,7 @@ from narrowfloat.jax.primitives.array_types import Placement
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage, split_dims
+from narrowfloat.jax.quantize.tensor import value_dtype
 
 ROWS, COLUMNS = (0,), (1,)
 _Quantizer = GroupedQuantizer | None

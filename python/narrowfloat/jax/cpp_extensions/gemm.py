@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
-from narrowfloat.jax._arguments import check_kind
+from narrowfloat.jax._arguments import FLOAT_NAMES, check_kind
 from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
 from narrowfloat.jax.primitives.dequantize import is_columnwise
 from narrowfloat.jax.primitives.gemm import (
@@ -33,13 +33,15 @@ from narrowfloat.jax.quantize.scaling_modes import (
     normalize_dims,
     split_dims,
 )
-from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
+from narrowfloat.jax.quantize.tensor import (
+    AbstractBaseTensor,
+    NoScaleTensor,
+    ScaledTensor1x,
+    value_dtype,
+)
 
 Operand = jax.Array | AbstractBaseTensor
 Dims = tuple[int, ...]
-
-# Types that products of codes are rounded to; other types are converted from float32.
-_ROUNDED_TO = ("float32", "float16", "bfloat16")
 
 
 def gemm(
@@ -81,7 +83,7 @@ def gemm(
     ]
     left = _pick(lhs, dims[0], TensorUsage.LHS, TensorUsage.LHS_TRANS, lhs_quantizer)
     right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS, rhs_quantizer)
-    out_dtype = jnp.dtype(_dtype_of(left) if dtype is None else dtype)
+    out_dtype = jnp.dtype(value_dtype(left) if dtype is None else dtype)
     addend = bias if fuse_bias else None
     check_contracted("gemm", ("lhs", "rhs"), _sizes(left, dims[0]), _sizes(right, dims[1]))
     if addend is not None:
@@ -139,7 +141,7 @@ def multiply_factors(
     the left of rowwise codes. The result has the kept dimensions of left, then of right; bias
     broadcasts to the latter.
     """
-    if dtype.name not in _ROUNDED_TO:
+    if dtype.name not in FLOAT_NAMES:  # the core rounds products to no other type
         dtype = jnp.dtype(jnp.float32)
     if is_columnwise(left.side.spec) and not is_columnwise(right.side.spec):
         # The core multiplies columnwise codes on the left only by columnwise codes. Such scales are
@@ -149,7 +151,7 @@ def multiply_factors(
         product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
         return add_bias(product, bias)
     if bias is not None:
-        if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
+        if jnp.dtype(bias.dtype).name not in FLOAT_NAMES:
             bias = bias.astype(jnp.float32)
         bias = jnp.broadcast_to(bias, right.side.kept(right.data.shape))
     multiply = multiply_expanded if mode == FAST else multiply_codes
@@ -247,10 +249,6 @@ def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Arra
         return values
     axis = operand.flatten_axis
     return jnp.transpose(values, (*range(axis, values.ndim), *range(axis)))
-
-
-def _dtype_of(operand: NoScaleTensor | ScaledTensor1x) -> DTypeLike:
-    return operand.data.dtype if isinstance(operand, NoScaleTensor) else operand.dq_dtype
 
 
 __all__ = ["gemm", "grouped_gemm", "multiply_factors"]

@@ -30,6 +30,7 @@ from narrowfloat.jax.quantize.tensor import (
     GroupedNoScaleTensor,
     GroupedScaledTensor1x,
     ScaledTensor2x,
+    value_dtype,
 )
 
 GroupedTensor = GroupedNoScaleTensor | GroupedScaledTensor1x
@@ -74,7 +75,7 @@ def grouped_gemm(
     check_contracted("grouped_gemm", ("lhs", "rhs"), [left.sums], [right.sums])
     kept = (*left.kept, *right.kept)
     out_shape = kept if rhs.first_dims is None else (sizes.size, *kept)
-    dtype = _dtype_of(lhs) if preferred_element_type is None else preferred_element_type
+    dtype = value_dtype(lhs) if preferred_element_type is None else preferred_element_type
     if bias is not None and bias.shape != (sizes.size, math.prod(right.kept)):
         raise ValueError(
             f"grouped_gemm: bias must have shape {(sizes.size, math.prod(right.kept))}, got "
@@ -237,7 +238,3 @@ def multiply_group_values(
         return product
     rows = jnp.repeat(bias.astype(jnp.float32), sizes, axis=0, total_repeat_length=lhs.shape[0])
     return product + rows
-
-
-def _dtype_of(tensor: GroupedTensor) -> DTypeLike:
-    return tensor.data.dtype if isinstance(tensor, GroupedNoScaleTensor) else tensor.dq_dtype

@@ -16,7 +16,7 @@ from jax.core import ShapedArray
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from narrowfloat.jax._arguments import check_array
+from narrowfloat.jax._arguments import FLOAT_NAMES, check_array
 from narrowfloat.jax.quantize.scaling_modes import Shape
 
 
@@ -63,7 +63,7 @@ def result_type(shape: Shape, dtype: DTypeLike, operands: Sequence[ShapedArray])
 def check_float(verb: str, dtype: DTypeLike) -> None:
     """Raises TypeError for an input of a dtype that handlers do not quantize."""
     name = jax.numpy.dtype(dtype).name
-    if name not in ("float32", "float16", "bfloat16"):
+    if name not in FLOAT_NAMES:
         raise TypeError(f"{verb}: the input must be float32, float16 or bfloat16, got {name}")
 
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
+from narrowfloat.jax._arguments import FLOAT_NAMES
 from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
 from narrowfloat.jax.primitives.sharding import Factors, axes_of, spec_of, whole_blocks
 from narrowfloat.jax.quantize.scale_padding import pad_scales
@@ -82,7 +83,7 @@ class DequantizePrimitive(BasePrimitive):
         data, scale_inv, _ = operands
         if not _follows(static, data.shape, scale_inv.shape):
             return super().partition(static, mesh, operands, results)
-        blocks = scale_inv.ndim > 1 if hasattr(scale_inv, "ndim") else len(scale_inv.shape) > 1
+        blocks = len(scale_inv.shape) > 1
         axis = normalize_axis(static["flatten_axis"], len(data.shape))
         multiples = _multiples(static["spec"], len(data.shape), axis) if blocks else None
         multiples = multiples or [1] * len(data.shape)
@@ -134,7 +135,7 @@ def dequantize_codes(
     Errors: TypeError for a dtype that is not float32, float16 or bfloat16.
     """
     out_dtype = np.dtype(jnp.dtype(dtype))
-    if out_dtype.name not in ("float32", "float16", "bfloat16"):
+    if out_dtype.name not in FLOAT_NAMES:
         raise TypeError(
             f"dequantize: dtype must be float32, float16 or bfloat16, got {out_dtype.name}"
         )

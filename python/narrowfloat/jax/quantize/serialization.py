@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax.export
 import jax.numpy as jnp
 
+from narrowfloat.jax._arguments import FLOAT_NAMES
 from narrowfloat.jax.quantize import quantizer, tensor
 from narrowfloat.jax.quantize.dequantizer import dequantize_grouped, dequantize_tensor
 from narrowfloat.jax.quantize.factory import QuantizerSet
@@ -71,7 +72,7 @@ def _read_shape(found: object) -> tuple[int, ...]:
 
 _DTYPES = {
     jnp.dtype(name).name: jnp.dtype(name)
-    for name in ("float32", "float16", "bfloat16")
+    for name in FLOAT_NAMES
     + tuple({code.name for mode in ScalingMode for code in mode.get_compatible_q_dtypes()})
 }
 _BOOL = _checked(lambda value: type(value) is bool, bool)

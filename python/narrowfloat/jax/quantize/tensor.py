@@ -317,3 +317,10 @@ class GroupedNoScaleTensor(AbstractBaseTensor):
 
     def get_tensor(self, usage: TensorUsage) -> GroupedNoScaleTensor:
         return self
+
+
+def value_dtype(
+    tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
+) -> DTypeLike:
+    """Returns the type of the values of a tensor, quantized or not."""
+    return getattr(tensor, "dq_dtype", None) or tensor.data.dtype

@@ -21,8 +21,8 @@ from narrowfloat.common.recipe import Recipe
 UNSAFE_PICKLE_EXTRA_STATE_ENV = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 
 _RECIPE_MODULES = ("narrowfloat.common.recipe", "transformer_engine.common.recipe")
-_DELAYED_STATE = frozenset(f"{what}_{way}" for what in ("scale", "amax_history")
-                           for way in ("fwd", "bwd"))  # fmt: skip
+DELAYED_BUFFERS = ("scale", "amax_history")  # of a pass, in the order of its graphs
+_DELAYED_STATE = frozenset(f"{what}_{way}" for what in DELAYED_BUFFERS for way in ("fwd", "bwd"))
 
 _ARCHIVE = b"PK"  # the first bytes of a file of torch.save()
 

@@ -31,6 +31,7 @@ from narrowfloat.pytorch.module.watching import (
     watcher_factory,
 )
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
+from narrowfloat.pytorch.quantization.roles import BACKWARD_TYPES, FORWARD_TYPES
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 # Fields that a copy of a layer creates again.
@@ -121,7 +122,10 @@ class QuantizedLayer(torch.nn.Module):
         count = len(self.weight_names)
         return {
             mode: self.get_quantizer_roles(fwd=mode == "forward", num_quantizers=per_gemm * count)
-            for mode, per_gemm in (("forward", len(Forward)), ("backward", len(Backward)))
+            for mode, per_gemm in (
+                ("forward", len(FORWARD_TYPES)),
+                ("backward", len(BACKWARD_TYPES)),
+            )
         }
 
     def _follow(self, recipe: Recipe, group: Group) -> None:
@@ -146,7 +150,7 @@ class QuantizedLayer(torch.nn.Module):
     def _link_weights(self) -> None:
         """Makes quantized weights with delayed scaling use the scales and amaxes of this state."""
         forward = self.quantizers[PASSES["forward"][0]]
-        slots = forward[Forward.index("weight") :: len(Forward)]
+        slots = forward[FORWARD_TYPES.index("weight") :: len(FORWARD_TYPES)]
         for name, quantizer in zip(self.weight_names, slots, strict=True):
             weight = getattr(self, name, None)  # None while they are being replaced
             own: Any = None if weight is None else getattr(local(weight), "_quantizer", None)
@@ -168,8 +172,10 @@ class QuantizedLayer(torch.nn.Module):
         forward, backward = (self.quantizers[key] for key, _ in PASSES.values())
         made = []
         for i in range(len(self.weight_names)):
-            activation, weight, output = forward[len(Forward) * i : len(Forward) * (i + 1)]
-            gradient, dgrad = backward[len(Backward) * i : len(Backward) * (i + 1)]
+            activation, weight, output = forward[
+                len(FORWARD_TYPES) * i : len(FORWARD_TYPES) * (i + 1)
+            ]
+            gradient, dgrad = backward[len(BACKWARD_TYPES) * i : len(BACKWARD_TYPES) * (i + 1)]
             made.append(
                 Slots(
                     activation=activation,
@@ -293,7 +299,7 @@ class QuantizedLayer(torch.nn.Module):
             self._follow(self._init_recipe, FP8GlobalStateManager.get_fp8_group())
             index = self.weight_names.index(name)
             quantizer = self.quantizers[PASSES["forward"][0]][
-                len(Forward) * index + Forward.index("weight")
+                len(FORWARD_TYPES) * index + FORWARD_TYPES.index("weight")
             ]
             usages = {"rowwise": True, "columnwise": True}
         quantizer.set_usage(**usages)
@@ -400,11 +406,6 @@ class QuantizedLayer(torch.nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={bool(self.bias_names)}"
         )
-
-
-# The tensors that each pass quantizes, per weight; the order is TransformerEngine's.
-Forward = ("input", "weight", "output")
-Backward = ("grad_output", "grad_input")
 
 
 def _is_kept_for(kept: TensorLike, quantizer: Quantizer) -> bool:

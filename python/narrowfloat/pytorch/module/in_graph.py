@@ -16,6 +16,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._extra_state import DELAYED_BUFFERS
 from narrowfloat.pytorch._product_mode import mode_of_this_thread
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._types import Group
@@ -184,9 +185,7 @@ def states_of(layer: RunningLayer) -> tuple[torch.Tensor, ...]:
     """
     if not has_states(layer, layer._states.version, FP8GlobalStateManager.resets):
         return ()
-    return tuple(
-        [state_of(layer, key, name) for key in PASS_KEYS for name in ("scale", "amax_history")]
-    )
+    return tuple([state_of(layer, key, name) for key in PASS_KEYS for name in DELAYED_BUFFERS])
 
 
 class GraphPass(NamedTuple):

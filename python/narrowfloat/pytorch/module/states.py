@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._extra_state import DELAYED_BUFFERS
 from narrowfloat.pytorch._native import outside_of_fakes
 from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization import (
@@ -92,15 +93,16 @@ class LayerStates:
 
     def _buffers(self) -> list[torch.Tensor | None]:
         """Returns the scales and histories of delayed scaling."""
-        names = ("scale", "amax_history")
-        return [getattr(state, name, None) for state in self.meta.values() for name in names]
+        return [
+            getattr(state, name, None) for state in self.meta.values() for name in DELAYED_BUFFERS
+        ]
 
     def export(self) -> dict[str, torch.Tensor]:
         """Returns copies of the buffers for a checkpoint, by TransformerEngine's names."""
         found = {}
         for key, suffix in PASSES.values():
             state = self.meta.get(key)
-            for name in ("scale", "amax_history"):
+            for name in DELAYED_BUFFERS:
                 buffer = getattr(state, name, None)
                 if buffer is not None:
                     found[f"{name}_{suffix}"] = buffer.detach().clone()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from narrowfloat.common.recipe import DelayedScaling, QParams, Recipe
+from narrowfloat.pytorch._extra_state import DELAYED_BUFFERS
 from narrowfloat.pytorch.quantization.delayed_update import update_amax_and_scale
 from narrowfloat.pytorch.quantization.dtypes import (
     get_fp4_te_dtype,
@@ -28,7 +29,7 @@ from narrowfloat.pytorch.tensor.nvfp4_tensor import E4M3_BOUNDS, NVFP4Quantizer
 class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).delayed()):
     """`scale` (n,) of ones and `amax_history` (L, n) of zeros, fp32; quantizers hold views."""
 
-    PERSISTENT: ClassVar[tuple[str, ...]] = ("scale", "amax_history")
+    PERSISTENT: ClassVar[tuple[str, ...]] = DELAYED_BUFFERS
 
     @property
     def delayed_state(self) -> "DelayedScalingRecipeState":  # type: ignore[override]  # of a field

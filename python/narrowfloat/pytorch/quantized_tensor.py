@@ -32,6 +32,7 @@ from narrowfloat.pytorch._quantized_storage import (
     restore_from_saved,
 )
 from narrowfloat.pytorch._read_only import ReadOnlyError
+from narrowfloat.pytorch._shard_group import SHARD_GROUP
 from narrowfloat.pytorch._tracing import (
     has_node,
     quantize_as_node,
@@ -487,9 +488,9 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
             device=tensor.device,
             **fields,
         )
-        group = tensor.__dict__.get("_amax_reduction_group")
+        group = tensor.__dict__.get(SHARD_GROUP)
         if group is not None:
-            alias._amax_reduction_group = group
+            setattr(alias, SHARD_GROUP, group)
         mark = tensor.__dict__.get("_cut")
         if mark is not None:
             alias._cut = mark

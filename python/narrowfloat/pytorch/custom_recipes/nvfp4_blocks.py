@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from narrowfloat.common.recipe.nvfp4 import ERROR_MODES
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     E2M1_VALUES,
     cast_from_fp4x2,
@@ -74,7 +75,7 @@ class NVFP4Blocks:
             raise ValueError(
                 f"NVFP4QuantizerRef: quant_tile_shape must be one of {tiles}, got {self.tile}"
             )
-        if self.error not in (None, "MAE", "MSE"):
+        if self.error is not None and self.error not in ERROR_MODES:
             raise ValueError(
                 f"NVFP4QuantizerRef: nvfp4_4over6_err_mode must be MAE or MSE, got {self.error!r}"
             )

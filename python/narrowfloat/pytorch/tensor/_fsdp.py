@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from narrowfloat.pytorch._autograd import is_in_backward
-from narrowfloat.pytorch._types import Group, Quantized
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 
@@ -190,32 +190,6 @@ def refuse_replicas_of_values(tensor: Quantized) -> None:
             f"shape {tuple(tensor.shape)}: call torch.distributed.broadcast(parameter.data, 0) for "
             "each parameter, which sends the codes, and pass init_sync=False"
         )
-
-
-class _Held:
-    """Wraps a process group that copies of a tensor share, because it belongs to the process."""
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
-        return self
-
-    def __reduce__(self) -> tuple[type, tuple[None]]:
-        return _Held, (None,)
-
-
-class ShardGroup:
-    """The group over which later quantizations of a shard share one amax; or None."""
-
-    FIELD = "_amax_reduction_group"
-
-    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Group:
-        held = None if tensor is None else tensor.__dict__.get(self.FIELD)
-        return None if held is None else held.group
-
-    def __set__(self, tensor: torch.Tensor, group: Group) -> None:
-        tensor.__dict__[self.FIELD] = None if group is None else _Held(group)
 
 
 class _Part(NamedTuple):

@@ -20,9 +20,10 @@ from narrowfloat.pytorch._autograd import (
 from narrowfloat.pytorch._exported_tensors import name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._shard_group import SHARD_GROUP, ShardGroup
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
-from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._state_broadcast import (
     is_asked_by_state_broadcast,
     values_to_broadcast,
@@ -260,7 +261,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         memo[id(self)] = copied
         own = copied.__dict__
         for name, value in self.__dict__.items():
-            if name not in own and name != ShardGroup.FIELD:
+            if name not in own and name != SHARD_GROUP:
                 own[name] = copy.deepcopy(value, memo)
         return copied
 

@@ -32,6 +32,7 @@ from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     float8_scheme,
     to_columnwise,
 )
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GROUP_STATE
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor._master_weights import Piece
@@ -79,7 +80,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
     ) -> Quantized:
         # Members of a group may have the transpose only.
-        if self.rowwise_usage or getattr(dst, "_group_scale_and_amax", None) is None:
+        if self.rowwise_usage or getattr(dst, GROUP_STATE, None) is None:
             return super()._update(src, dst, noop_flag)
         src = source_tensor(src, dst.device)
         if src.numel() > 0:
@@ -321,7 +322,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
     ) -> None:
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
         # A group stores the scales and the amaxes of its members.
-        scale, measured = dst.__dict__.get("_group_scale_and_amax", (None, None))
+        scale, measured = dst.__dict__.get(GROUP_STATE, (None, None))
         buffers = (data, scale_inv, transpose, scale_inv, scale, measured, None)
         _native.quantize(self._spec(), src, buffers, noop, amax=amax)
 

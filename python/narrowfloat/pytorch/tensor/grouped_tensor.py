@@ -20,6 +20,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, same_context
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
     _FLAGS,
+    GROUP_STATE,
     GroupedTensorStorage,
     member_buffers,
 )
@@ -27,7 +28,6 @@ from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
 aten = torch.ops.aten
 
 _DETACHED = "_detached"  # the field of a group that makes its detach() return a member
-_GROUP_STATE = "_group_scale_and_amax"
 
 
 def wrapper_shape(
@@ -186,8 +186,8 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
             for member in make():
                 group.__dict__[_DETACHED] = member
                 made = torch.ops.aten.detach.default(group)
-                if _GROUP_STATE in member.__dict__:
-                    made.__dict__[_GROUP_STATE] = member.__dict__[_GROUP_STATE]
+                if GROUP_STATE in member.__dict__:
+                    made.__dict__[GROUP_STATE] = member.__dict__[GROUP_STATE]
                 counted.append(made)
             return counted
 

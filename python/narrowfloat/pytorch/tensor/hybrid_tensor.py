@@ -24,6 +24,7 @@ from narrowfloat.pytorch._autograd import (
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._shard_group import SHARD_GROUP, ShardGroup
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.quantized_tensor import (
@@ -32,7 +33,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizerRequest,
 )
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, ShardGroup, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, set_outer
 from narrowfloat.pytorch.tensor._state_broadcast import (
@@ -548,7 +549,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         memo[id(self)] = copied
         own = copied.__dict__
         for name, value in self.__dict__.items():
-            if name not in own and name != ShardGroup.FIELD:
+            if name not in own and name != SHARD_GROUP:
                 own[name] = copy.deepcopy(value, memo)
         return copied
 

@@ -34,6 +34,7 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import (
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import (
+    E4M3_BOUND,
     NVFP4TensorStorage,
     _FromNVFP4Func,
     codes_per_byte,
@@ -55,7 +56,7 @@ __all__ = [
     "get_wgrad_sign_vector",
 ]
 
-E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: an option of 4over6
+E4M3_BOUNDS = (E4M3_BOUND, 256)  # 256: an option of 4over6
 
 
 _Buffers = tuple[torch.Tensor | None, ...]  # one per role of ROLES

@@ -13,6 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, is_in_forward_mode, resolve_shape
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
+from narrowfloat.pytorch._shard_group import SHARD_GROUP
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _dropped as dropped
@@ -329,9 +330,9 @@ class SchemeStorage(TableStorage):
         if self._cut is not None:
             view._cut = self._cut
             name_tensor(view)
-        group = self.__dict__.get("_amax_reduction_group")
+        group = self.__dict__.get(SHARD_GROUP)
         if group is not None:  # the view has the values of the whole shard
-            view.__dict__["_amax_reduction_group"] = group
+            view.__dict__[SHARD_GROUP] = group
         return view
 
     # Transport between ranks that hold rows of one tensor.

@@ -23,6 +23,8 @@ _FIELDS = {
     "amax_rowwise": "amax",
     "amax_columnwise": "columnwise_amax",
 }
+# The field of a member with the place of its scale and its amax in the group.
+GROUP_STATE = "_group_scale_and_amax"
 _SAVED = (
     "rowwise_data",
     "columnwise_data",
@@ -348,10 +350,8 @@ class GroupedTensorStorage:
             for index, member in enumerate(members):
                 place = slice(index, index + 1)
                 scale = None if self.scale is None else self.scale[place]
-                member._group_scale_and_amax = (
-                    scale,
-                    None if self.amax is None else self.amax[place],
-                )
+                amax = None if self.amax is None else self.amax[place]
+                setattr(member, GROUP_STATE, (scale, amax))
         return members
 
     def _member(

@@ -38,7 +38,8 @@ from narrowfloat.pytorch.quantization.recompute import (
     running_places,
 )
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
-from narrowfloat.pytorch.tensor._fsdp import is_gathered, note_forward
+from narrowfloat.pytorch.tensor._fsdp import is_gathered
+from narrowfloat.pytorch.tensor._fsdp_passes import note_forward
 
 
 class RunningLayer(QuantizedLayer):

@@ -10,7 +10,7 @@ import torch
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch._types import RowResult, RowResults
 from narrowfloat.pytorch.tensor._cuts import cut
-from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
+from narrowfloat.pytorch.tensor._fsdp_passes import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
     _new_empty,

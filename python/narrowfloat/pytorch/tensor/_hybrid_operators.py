@@ -14,7 +14,7 @@ from narrowfloat.pytorch._dispatch import find_row, implements
 from narrowfloat.pytorch._types import Operator, RowResult, RowResults
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._cuts import matrix_range
-from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
+from narrowfloat.pytorch.tensor._fsdp_passes import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,

@@ -23,7 +23,8 @@ from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._shard_group import SHARD_GROUP, ShardGroup
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
-from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedParameter
+from narrowfloat.pytorch.tensor._fsdp_passes import is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._state_broadcast import (
     is_asked_by_state_broadcast,
     values_to_broadcast,

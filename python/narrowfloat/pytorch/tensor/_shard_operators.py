@@ -10,7 +10,7 @@ import torch
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
+from narrowfloat.pytorch.tensor._fsdp_passes import refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import aten
 
 

@@ -33,7 +33,8 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizerRequest,
 )
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
+from narrowfloat.pytorch.tensor._fsdp_passes import is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, set_outer
 from narrowfloat.pytorch.tensor._state_broadcast import (

@@ -220,3 +220,33 @@ def restore(
             )
         fields[route.name] = route.stored(buffer, length)
     return fields
+
+
+class Bundle(NamedTuple):
+    """Buffers packed into one or more tensors of one shape; `contents`: type and shape of each."""
+
+    contents: tuple[tuple[torch.dtype, torch.Size], ...]
+
+    @classmethod
+    def pack(
+        cls, buffers: Sequence[torch.Tensor], shape: tuple[int, ...] | None
+    ) -> tuple[tuple[torch.Tensor, ...], Bundle]:
+        """Packs into byte tensors of `shape`, as many as needed, or into one of any size."""
+        contents = tuple((buffer.dtype, buffer.shape) for buffer in buffers)
+        flat = torch.cat([b.contiguous().view(-1).view(torch.uint8) for b in buffers])
+        if shape is None:
+            return (flat,), cls(contents)
+        short = -flat.numel() % math.prod(shape)
+        flat = torch.cat([flat, flat.new_zeros(short)])
+        return tuple(flat.view(-1, *shape).unbind()), cls(contents)
+
+    def unpack(self, gathered: Sequence[torch.Tensor], world: int) -> list[torch.Tensor]:
+        """Returns the buffers of all ranks, concatenated in the order of ranks."""
+        ranks = torch.cat([piece.contiguous().view(world, -1) for piece in gathered], 1)
+        buffers, begin = [], 0
+        for dtype, shape in self.contents:
+            end = begin + shape.numel() * dtype.itemsize
+            part = ranks[:, begin:end].contiguous().view(-1).view(dtype)
+            buffers.append(part.view(world * shape[0], *shape[1:]))
+            begin = end
+        return buffers

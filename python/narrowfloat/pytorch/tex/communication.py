@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from narrowfloat.pytorch.tex._absent import refusal
+from narrowfloat.pytorch.tex._absent import NEEDS, refusal
 
 __all__ = [
     "CommOverlap",
@@ -19,7 +19,7 @@ __all__ = [
     "ubuf_built_with_mpi",
 ]
 
-_NEED = "communication that overlaps with products on a GPU"
+_NEED = NEEDS["bulk_overlap_ag_with_external_gemm"]
 
 
 class CommOverlapHelper:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeAlias, overload
 
 import torch
 
@@ -14,6 +14,11 @@ from narrowfloat.pytorch._types import Context, TensorLike
 
 if TYPE_CHECKING:
     from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+
+def refuse_absent(owner: object, method: str) -> NoReturn:
+    """Raises NotImplementedError for a method that the class of `owner` must define."""
+    raise NotImplementedError(f"{type(owner).__name__} class does not implement {method} function")
 
 
 class QuantizedTensorStorage:
@@ -54,31 +59,23 @@ class QuantizedTensorStorage:
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
         """Keeps (None), drops (False) or requires (True) each direction."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement update_usage function"
-        )
+        refuse_absent(self, "update_usage")
 
     def get_usages(self) -> dict[str, bool]:
         """Returns for each direction whether its buffers are present."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement get_usages function"
-        )
+        refuse_absent(self, "get_usages")
 
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], QuantizedTensorStorage]:
         """Returns the buffers and removes them here; restore_from_saved() restores them."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement prepare_for_saving function"
-        )
+        refuse_absent(self, "prepare_for_saving")
 
     def restore_from_saved(
         self, tensors: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
         """Restores the buffers from the first tensors, and returns the remaining tensors."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement restore_from_saved function"
-        )
+        refuse_absent(self, "restore_from_saved")
 
     def _get_quantizer(self) -> Quantizer:
         """Returns the tensor's quantizer, or the default one of the family."""
@@ -115,33 +112,23 @@ class QuantizedTensorStorage:
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
         """Copies the buffers that both tensors have."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement copy_from_storage function"
-        )
+        refuse_absent(self, "copy_from_storage")
 
     def clear(self) -> None:
         """Releases the memory of the buffers. A second call does nothing."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement clear function"
-        )
+        refuse_absent(self, "clear")
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         """Returns the names of the buffers that an all-gather sends, in order."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
-        )
+        refuse_absent(self, "fsdp_buffer_fields")
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
         """Returns the buffers in the form for sending, and the metadata to rebuild the tensor."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_extract_buffers function"
-        )
+        refuse_absent(self, "fsdp_extract_buffers")
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
         """Replaces the buffers by gathered ones."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_assign_gathered function"
-        )
+        refuse_absent(self, "fsdp_assign_gathered")
 
 
 def prepare_for_saving(

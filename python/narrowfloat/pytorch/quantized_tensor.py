@@ -28,6 +28,7 @@ from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._quantized_storage import (
     QuantizedTensorStorage,
     prepare_for_saving,
+    refuse_absent,
     restore_from_func_ctx,
     restore_from_saved,
 )
@@ -131,9 +132,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
 
     def quantize_impl(self, tensor: torch.Tensor) -> TensorT_co:
         """Returns a new quantized tensor, outside of autograd."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement quantize_impl function"
-        )
+        refuse_absent(self, "quantize_impl")
 
     def quantize(
         self,
@@ -404,21 +403,15 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the values as a plain tensor of the nominal type, or of `dtype`."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement dequantize function"
-        )
+        refuse_absent(self, "dequantize")
 
     def quantize_(self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None) -> Quantized:
         """Quantizes `tensor` into this one; does nothing if noop_flag is 1."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement quantize_ function"
-        )
+        refuse_absent(self, "quantize_")
 
     def detach(self) -> QuantizedTensor:
         """Returns an alias without a gradient, of the same class."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement detach function"
-        )
+        refuse_absent(self, "detach")
 
     @never_traced
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401  # as torch.Tensor's

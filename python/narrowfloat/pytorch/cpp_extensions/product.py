@@ -49,6 +49,11 @@ class Epilogue:
         """The bias that is added to the sum."""
         return None if self.grad else self.bias
 
+    @property
+    def out_factor(self) -> float:
+        """The factor of the values that accumulation adds to."""
+        return 1.0 if self.beta is None else self.beta
+
     def is_plain(self) -> bool:
         """Returns whether only bias, accumulation and dtype are set, which the core computes."""
         return not self.gelu and self.alpha == 1.0 and self.ends_plainly()
@@ -311,8 +316,7 @@ def _stored(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
         return _quantized(y, epilogue, out)
     if epilogue.accumulate:
         assert isinstance(out, torch.Tensor)
-        beta = 1.0 if epilogue.beta is None else epilogue.beta
-        y = y + out.float().reshape(y.shape) * beta
+        y = y + out.float().reshape(y.shape) * epilogue.out_factor
     return y.to(epilogue.out_dtype) if out is None else out.copy_(y.reshape(out.shape))
 
 
@@ -350,6 +354,5 @@ def _row_scaled(
     if out is None:
         return y
     if epilogue.accumulate:
-        beta = 1.0 if epilogue.beta is None else epilogue.beta
-        y = (y.float() + out.float().reshape(y.shape) * beta).to(epilogue.out_dtype)
+        y = (y.float() + out.float().reshape(y.shape) * epilogue.out_factor).to(epilogue.out_dtype)
     return out.copy_(y.reshape(out.shape))

@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo
 from narrowfloat.common.recipe import DelayedScaling, Recipe
 from narrowfloat.pytorch._autograd import is_in_backward, running_transform
 from narrowfloat.pytorch._native import fake_mode, in_memory
+from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
@@ -316,7 +317,7 @@ def reduce_newest_amax(
         return False
     if distributed.get_world_size(group=group) < 2:
         return False
-    distributed.all_reduce(amax, op=distributed.ReduceOp.MAX, group=group)
+    reduce_max(amax, group)
     return True
 
 

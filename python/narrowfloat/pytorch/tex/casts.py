@@ -66,10 +66,8 @@ def quantize(
         return tensor if output is None else output.copy_(tensor)
     own = native(quantizer)
     if output is not None:
-        bare = isinstance(own, SchemeQuantizer) and not isinstance(output, torch.Tensor)
-        update = own.update_storage if bare else own.update_quantized
         into: Any = native(output)
-        update(tensor, into, noop_flag=noop)
+        _update(own, tensor, into, not isinstance(output, torch.Tensor), noop)
         count_write(into, noop)
         return output
     if noop is None:
@@ -79,9 +77,20 @@ def quantize(
         return hosted(_made_empty(own, tensor) if stopped else own.quantize_impl(tensor))
     # A flag in device memory is only read by a kernel.
     made = _made_empty(own, tensor)
-    bare = isinstance(own, SchemeQuantizer) and not isinstance(made, torch.Tensor)
-    (own.update_storage if bare else own.update_quantized)(tensor, made, noop_flag=noop)
+    _update(own, tensor, made, not isinstance(made, torch.Tensor), noop)
     return hosted(made)
+
+
+def _update(
+    quantizer: Quantizer,
+    tensor: torch.Tensor,
+    output: Any,  # noqa: ANN401  # of any family
+    is_bare: bool,
+    noop: torch.Tensor | None,
+) -> None:
+    by_scheme = is_bare and isinstance(quantizer, SchemeQuantizer)
+    update = quantizer.update_storage if by_scheme else quantizer.update_quantized
+    update(tensor, output, noop_flag=noop)
 
 
 def _made_empty(quantizer: Quantizer, tensor: torch.Tensor) -> Any:  # noqa: ANN401  # of any family

@@ -332,6 +332,12 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         self.__dict__.update(state)
 
 
+def reduced_parameter(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the function and the arguments that rebuild a parameter, as PyTorch does."""
+    hooks: OrderedDict[Any, Any] = OrderedDict()
+    return torch._utils._rebuild_parameter, (tensor.detach(), tensor.requires_grad, hooks)
+
+
 @dataclass(frozen=True)
 class QuantizerRequest:
     """A request of a factory to the recipe state: make a quantizer and store its state."""
@@ -505,9 +511,7 @@ class QuantizedTensor(WithoutMemory, _dispatch.WriteTarget, torch.Tensor):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Reduces to a parameter and with the gradient flag, if these apply, as PyTorch does."""
         if getattr(self, "_is_param", False):
-            hooks: OrderedDict[Any, Any] = OrderedDict()
-            arguments = (self.detach(), self.requires_grad, hooks)
-            return torch._utils._rebuild_parameter, arguments
+            return reduced_parameter(self)
         reduced = self._reduce(protocol)
         # The arguments of torch.Tensor.__setstate__(): the gradient and the hooks.
         return (*reduced, (True, None, OrderedDict())) if self.requires_grad else reduced

@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypeVar, cast
 
 import torch
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 
 _native_size = torch._C.TensorBase.size
+TensorT = TypeVar("TensorT", "SchemeTensor", "HybridQuantizedTensor")
 
 
 class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by properties
@@ -254,17 +255,22 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        with torch.no_grad():
-            copied = self._rebuild(**self._cloned_buffers())
-        copied.requires_grad_(self.requires_grad)
-        memo[id(self)] = copied
-        own = copied.__dict__
-        for name, value in self.__dict__.items():
-            if name not in own and name != SHARD_GROUP:
-                own[name] = copy.deepcopy(value, memo)
-        return copied
+        return copy_deeply(self, memo)
+
+
+def copy_deeply(tensor: TensorT, memo: dict[int, Any]) -> TensorT:
+    """Returns a copy of the buffers and attributes, without the process group."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch.no_grad():
+        copied = tensor._rebuild(**tensor._cloned_buffers())
+    copied.requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = copied
+    own = copied.__dict__
+    for name, value in tensor.__dict__.items():
+        if name not in own and name != SHARD_GROUP:
+            own[name] = copy.deepcopy(value, memo)
+    return copied
 
 
 def set_outer(tensor: SchemeTensor | HybridQuantizedTensor, source: QuantizedTensor) -> None:

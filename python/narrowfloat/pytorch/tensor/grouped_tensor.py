@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Self, SupportsIndex
@@ -16,7 +15,7 @@ from narrowfloat.pytorch._autograd import count_write
 from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, reduced_parameter
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, same_context
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
     _FLAGS,
@@ -210,9 +209,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Reduces to a parameter and with the gradient flag, if these apply, as PyTorch does."""
         if getattr(self, "_is_param", False):
-            hooks: OrderedDict[Any, Any] = OrderedDict()
-            arguments = (self.detach(), self.requires_grad, hooks)
-            return torch._utils._rebuild_parameter, arguments
+            return reduced_parameter(self)
         return _make_group_in_reduce_ex, (type(self), *self._header(), self._arguments())
 
     def _header(self) -> tuple[tuple[int, int], torch.dtype, bool, bool]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from narrowfloat.pytorch._autograd import (
 from narrowfloat.pytorch._exported_tensors import name_buffers, name_tensor
 from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
-from narrowfloat.pytorch._shard_group import SHARD_GROUP, ShardGroup
+from narrowfloat.pytorch._shard_group import ShardGroup
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
 from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.quantized_tensor import (
@@ -36,7 +35,7 @@ from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
 from narrowfloat.pytorch.tensor._fsdp_passes import is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
-from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, set_outer
+from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, copy_deeply, set_outer
 from narrowfloat.pytorch.tensor._state_broadcast import (
     is_asked_by_state_broadcast,
     values_to_broadcast,
@@ -542,17 +541,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return cls(**dict(zip(names, arguments, strict=True)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridQuantizedTensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        with torch.no_grad():
-            copied = self._rebuild(**self._cloned_buffers())
-        copied.requires_grad_(self.requires_grad)
-        memo[id(self)] = copied
-        own = copied.__dict__
-        for name, value in self.__dict__.items():
-            if name not in own and name != SHARD_GROUP:
-                own[name] = copy.deepcopy(value, memo)
-        return copied
+        return copy_deeply(self, memo)
 
 
 def rewrap(child: Quantized) -> QuantizedTensor:

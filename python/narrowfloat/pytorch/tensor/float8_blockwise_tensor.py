@@ -64,7 +64,7 @@ class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
         self.amax_epsilon = amax_epsilon
         self.force_pow_2_scales = force_pow_2_scales
         self.block_scaling_dim = block_scaling_dim
-        self.block_len = _native.make_spec(self._scheme(), True, True).block_length
+        self._rebuild_derived_state()
 
     def _scheme(self) -> str:
         return float8_block_scheme(self.dtype, self.block_scaling_dim == 2)

@@ -237,10 +237,9 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def _make_view(self, shape: torch.Size) -> Self:
         if shape == self.shape:
             return self._rebuild()
-        reasons = [child._why_no_view(shape) for child in self._children()]
-        for reason in reasons:
-            if reason is not None:
-                raise RuntimeError(reason)
+        reason = self._why_no_view(shape)
+        if reason is not None:
+            raise RuntimeError(reason)
         return self._rebuild(shape, **self._map(lambda child: child._make_view(shape)))
 
     def _why_no_view(self, shape: torch.Size) -> str | None:

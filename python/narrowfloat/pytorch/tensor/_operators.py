@@ -16,8 +16,8 @@ from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._dropped import take_back
-from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
+from narrowfloat.pytorch.tensor.storage._transport import content_of
 
 aten = torch.ops.aten
 

@@ -19,8 +19,9 @@ from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer, TensorT_co
 from narrowfloat.pytorch.tensor._layouts import keep_layout
 from narrowfloat.pytorch.tensor.storage import _dropped as dropped
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
+from narrowfloat.pytorch.tensor.storage._transport import content_of
 from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
 
 if TYPE_CHECKING:

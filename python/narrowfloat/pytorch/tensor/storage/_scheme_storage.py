@@ -18,7 +18,7 @@ from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _dropped as dropped
 from narrowfloat.pytorch.tensor.storage import _transport as transport
-from narrowfloat.pytorch.tensor.storage._fields import TableStorage
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, TableStorage
 from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
 from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
@@ -33,22 +33,6 @@ class Cut:
     def of(cls, whole: SchemeStorage) -> Cut:
         """Returns the mark of the parts of `whole`."""
         return cls((whole.__dict__[whole.ROWWISE], whole.__dict__[whole.COLUMNWISE]))
-
-
-def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a dense buffer of `shape` that begins with `buffer`; `buffer` itself if it fits."""
-    if buffer.shape == shape:
-        return buffer if buffer.is_contiguous() else buffer.contiguous()
-    whole = buffer.new_zeros(shape)
-    content_of(whole, buffer.shape).copy_(buffer)
-    return whole
-
-
-def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Returns the part of a buffer without padding, as a view."""
-    for axis, size in enumerate(shape):
-        buffer = buffer.narrow(axis, 0, size)
-    return buffer
 
 
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
@@ -142,7 +126,7 @@ class SchemeStorage(TableStorage):
         buffer = self.__dict__[name]
         if buffer is None or self._cut is None or "scale_inv" not in name:
             return dense(buffer)
-        return padded(buffer, self._planned_shape(name, buffer.shape))
+        return transport.padded_to(buffer, self._planned_shape(name, buffer.shape))
 
     def _standalone_buffer(self, name: str) -> torch.Tensor | None:
         """Returns a buffer in the form of a tensor that is not a part of another one.
@@ -348,7 +332,7 @@ class SchemeStorage(TableStorage):
 
     def _why_no_transport(self) -> str | None:
         """Returns the reason why the buffers cannot be sent; None if they can."""
-        if self.__dict__.get("_with_gemm_swizzled_scales", False):
+        if self._has_swizzled_scales():
             name = type(self).__name__
             article = "an" if name[0] in "MN" else "a"
             return f"FSDP2 cannot gather {article} {name} whose scales are GEMM-swizzled"
@@ -470,6 +454,18 @@ class SchemeStorage(TableStorage):
         return tensor
 
 
+# The buffers of families with block scales, in the order of arguments.
+BLOCK_BUFFERS = tuple(
+    Buffer(f"_{role}", role, (role,))
+    for role in (
+        "rowwise_data",
+        "columnwise_data",
+        "rowwise_scale_inv",
+        "columnwise_scale_inv",
+    )
+)
+
+
 class BlockStorage(SchemeStorage):
     """A storage with codes, scales and, in some families, amaxes of each direction."""
 
@@ -530,6 +526,15 @@ class BlockStorage(SchemeStorage):
     def _columnwise_plan_shape(self) -> torch.Size:
         """Returns the shape that the columnwise buffers are planned for."""
         return self._logical_shape()
+
+    def _why_not_inner(self, own: torch.Size, shape: torch.Size) -> str | None:
+        """Returns the reason why blocks along the last dimension do not allow `shape`, or None."""
+        if len(shape) > 0 and shape[-1] == own[-1]:
+            return None
+        return (
+            f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
+            f"{tuple(shape)}"
+        )
 
     def _require_view(self, shape: torch.Size) -> None:
         reason = self._why_no_view(shape)

@@ -92,20 +92,29 @@ class Route(NamedTuple):
             buffer = buffer.narrow(axis, 0, count)
         moved = buffer if axis == 0 else buffer.movedim(axis, 0)
         wanted = self.sent(padded)
-        return (moved if tuple(moved.shape) == wanted else _grown(moved, wanted)).contiguous()
+        return padded_to(moved, wanted)
 
     def stored(self, buffer: torch.Tensor, length: int) -> torch.Tensor:
         """Returns a received buffer in the stored form, for `length` first indices."""
         axis, wanted = self.rows.axis, self.planned(length)
         moved = buffer if axis == 0 else buffer.movedim(0, axis).contiguous()
-        return moved if tuple(moved.shape) == wanted else _grown(moved, wanted)
+        return padded_to(moved, wanted)
 
 
-def _grown(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a buffer of `shape` that begins with `buffer`, followed by zeros."""
-    grown = buffer.new_zeros(shape)
-    grown[tuple(slice(size) for size in buffer.shape)].copy_(buffer)
-    return grown
+def padded_to(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns a dense buffer of `shape` that begins with `buffer`; `buffer` itself if it fits."""
+    if buffer.shape == shape:
+        return buffer if buffer.is_contiguous() else buffer.contiguous()
+    whole = buffer.new_zeros(shape)
+    content_of(whole, buffer.shape).copy_(buffer)
+    return whole
+
+
+def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Returns the part of a buffer without padding, as a view."""
+    for axis, size in enumerate(shape):
+        buffer = buffer.narrow(axis, 0, size)
+    return buffer
 
 
 def fields_of(storage: Quantized, directions: Sequence[str]) -> tuple[str, ...]:

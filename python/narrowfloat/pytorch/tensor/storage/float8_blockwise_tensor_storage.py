@@ -12,8 +12,8 @@ from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage import _transport as transport
-from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
-from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
+from narrowfloat.pytorch.tensor.storage._fields import Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BLOCK_BUFFERS, BlockStorage
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     from_columnwise,
     to_columnwise,
@@ -40,12 +40,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
     """
 
-    BUFFERS = (
-        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
-        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
-        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
-        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
-    )
+    BUFFERS = BLOCK_BUFFERS
     SETTINGS = (
         Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype", convert=DType.cast),
         Setting("_is_2D_scaled", "is_2D_scaled", "Scale layout", True),

@@ -11,8 +11,8 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
-from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
+from narrowfloat.pytorch.tensor.storage._fields import Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BLOCK_BUFFERS, BlockStorage
 
 _FromMXFP8Func = _DequantizeFunc
 
@@ -34,12 +34,7 @@ class MXFP8TensorStorage(BlockStorage):
     fake_dtype: the nominal type, which dequantize() returns; None is float32.
     """
 
-    BUFFERS = (
-        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
-        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
-        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
-        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
-    )
+    BUFFERS = BLOCK_BUFFERS
     SETTINGS = (
         Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype", convert=DType.cast),
         Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout", False),
@@ -55,13 +50,7 @@ class MXFP8TensorStorage(BlockStorage):
         return (("swizzled", True),) if self._with_gemm_swizzled_scales else ()
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
-        own = self._logical_shape()
-        if len(shape) > 0 and shape[-1] == own[-1]:
-            return None
-        return (
-            f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
-            f"{tuple(shape)}"
-        )
+        return self._why_not_inner(self._logical_shape(), shape)
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         self._require_view(shape)

@@ -15,7 +15,7 @@ from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage._dropped import take_back
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
-from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BLOCK_BUFFERS, BlockStorage
 
 _FromNVFP4Func = _DequantizeFunc
 
@@ -59,10 +59,7 @@ class NVFP4TensorStorage(BlockStorage):
     """
 
     BUFFERS = (
-        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
-        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
-        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
-        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
+        *BLOCK_BUFFERS,
         Buffer("_amax_rowwise", "amax_rowwise", ("amax_rowwise",)),
         Buffer("_amax_columnwise", "amax_columnwise", ("amax_columnwise",)),
     )
@@ -194,12 +191,7 @@ class NVFP4TensorStorage(BlockStorage):
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
         own = self._logical_shape() if self._first_buffer() is not None else self.shape
-        if len(shape) > 0 and shape[-1] == own[-1]:
-            return None
-        return (
-            f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
-            f"{tuple(shape)}"
-        )
+        return self._why_not_inner(own, shape)
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         self._require_view(shape)

@@ -182,13 +182,11 @@ float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
 std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
   std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
   const std::size_t per_global = scales.size() / weight.globals;
-  const bool divides = weight.global == GlobalScale::kDivides;
   for (std::size_t g = 0; g < weight.globals; ++g) {
     const float whole =
         weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), g);
     for (std::size_t i = g * per_global; i < (g + 1) * per_global; ++i) {
-      const float scale = ScaleAt(weight.scale, in.scale.data(), i);
-      scales[i] = !divides ? scale * whole : whole == 0 ? 0.0f : scale / whole;
+      scales[i] = CombineScales(ScaleAt(weight.scale, in.scale.data(), i), whole, weight.global);
     }
   }
   return scales;

@@ -98,8 +98,7 @@ std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const 
 std::vector<std::byte> ExchangeHalves(std::span<const std::byte> codes);
 
 /// Writes the values of a weight: code times scale, rounded to `dtype` (nearest-even, overflow to
-/// infinity). The scale is the block's times, or divided by, the tensor's, in fp32. Division by a
-/// tensor's scale of zero gives zero: its expert saw no data. Requires: sizes as described.
+/// infinity). CombineScales computes the scale. Requires: sizes as described.
 void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
                   std::span<std::byte> out, int threads);
 

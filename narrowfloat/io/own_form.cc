@@ -56,7 +56,7 @@ void StoreFloat(float value, std::span<std::byte> out) {
 /// no exact amax, because an amax is multiplied by a constant and rounded.
 float AmaxOfGlobal(const CanonicalWeight& weight, float e4m3_max) {
   float global = weight.globals.front();
-  if (weight.form.global == GlobalScale::kDivides) global = global == 0 ? 0.0f : 1.0f / global;
+  if (weight.form.global == GlobalScale::kDivides) global = ReciprocalScale(global);
   const float nearest = global * (kMaxValue<E2M1> * e4m3_max);
   for (const float amax :
        {nearest, std::nextafter(nearest, 0.0f), std::nextafter(nearest, INFINITY)}) {

@@ -95,11 +95,7 @@ std::vector<float> FactorsOf(const CanonicalWeight& weight, std::size_t blocks) 
     factors[i] = finite(ScaleValue(weight.form.scale, weight.scales, i));
     if (weight.form.global == GlobalScale::kNone) continue;
     const float global = finite(weight.globals[i * weight.globals.size() / blocks]);
-    if (weight.form.global == GlobalScale::kMultiplies) {
-      factors[i] *= global;
-    } else {
-      factors[i] = global == 0 ? 0 : factors[i] / global;
-    }
+    factors[i] = CombineScales(factors[i], global, weight.form.global);
   }
   return factors;
 }

@@ -175,7 +175,7 @@ const WeightNames* FindNames(const ConventionRow& convention, const WrittenForma
 }
 
 std::vector<std::byte> GlobalBytes(float value, GlobalScale from, GlobalScale to) {
-  if (from != to) value = value == 0 ? 0.0f : 1.0f / value;
+  if (from != to) value = ReciprocalScale(value);
   std::vector<std::byte> bytes(sizeof value);
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;

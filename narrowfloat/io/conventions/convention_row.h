@@ -19,6 +19,19 @@ namespace narrowfloat::io {
 /// Use of the scale of the whole tensor in decoding a value.
 enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
+/// Returns the factor of a block's codes: its scale times, or divided by, the scale of the whole
+/// tensor, in fp32. Division by zero gives zero: that expert saw no data.
+inline float CombineScales(float block, float whole, GlobalScale use) {
+  if (use == GlobalScale::kNone) return block;
+  if (use == GlobalScale::kMultiplies) return block * whole;
+  return whole == 0 ? 0.0f : block / whole;
+}
+
+/// Returns a scale of the whole tensor that multiplies as one that divides, or the reverse.
+inline float ReciprocalScale(float whole) {
+  return CombineScales(1.0f, whole, GlobalScale::kDivides);
+}
+
 class Checkpoint;
 
 /// Evidence of a convention in a checkpoint without a description: a tensor with the suffix of the

@@ -12,6 +12,7 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/io/own_form.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/kernels/kernel_table.h"

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/dequantize.h"

@@ -27,6 +27,7 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/convention_writer.h"
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/io/own_form.h"
 #include "narrowfloat/io/quantization_config.h"

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/formats.h"

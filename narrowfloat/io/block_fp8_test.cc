@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/io/testing.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/e8m0.h"

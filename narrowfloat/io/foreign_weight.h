@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -52,9 +51,6 @@ bool HoldsExponents(FileDType dtype);
 /// Returns the name of the format of codes: "e4m3".
 std::string_view ElementOf(const ForeignWeight& weight);
 
-/// Returns the value of each code; for packed codes, of the low half of each byte.
-std::array<float, 256> ValuesOfCodes(FileDType codes);
-
 /// Facts about a weight besides the types and shapes of its tensors.
 struct WeightHints {
   // The block in the model's configuration or in the weight's description; a size of 0 is the size
@@ -71,9 +67,6 @@ struct WeightHints {
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
                              const TensorEntry& codes, const TensorEntry& scale,
                              const TensorEntry* global, const WeightHints& hints);
-
-/// Returns scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
-float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
 
 /// Returns the block that spans a matrix. For an empty matrix, its sizes are at least 1, since
 /// sizes are divided by them.
@@ -96,10 +89,5 @@ std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const 
 
 /// Returns bytes of two codes each with their halves exchanged.
 std::vector<std::byte> ExchangeHalves(std::span<const std::byte> codes);
-
-/// Writes the values of a weight: code times scale, rounded to `dtype` (nearest-even, overflow to
-/// infinity). CombineScales computes the scale. Requires: sizes as described.
-void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
-                  std::span<std::byte> out, int threads);
 
 }  // namespace narrowfloat::io

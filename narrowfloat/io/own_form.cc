@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "narrowfloat/config/selection.h"
+#include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/fp8_block.h"

@@ -73,6 +73,12 @@ void CheckRoles(const char* verb, const ConstQuantizedView& view, Direction dire
   }
 }
 
+/// Returns `name` with the role's name as its name if it has none.
+TensorName NameOr(Role role, TensorName name) {
+  if (name.name.empty()) name.name = RoleName(role);
+  return name;
+}
+
 }  // namespace
 
 void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction) {
@@ -94,9 +100,7 @@ void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& 
     // Buffers that begin at the same address are one memory: CheckBuffers has checked this.
     const auto shares = [&](const TensorView& earlier) { return earlier.data == buffers[i].data; };
     if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;
-    TensorName own = name;
-    if (own.name.empty()) own.name = RoleName(static_cast<Role>(i));
-    call.Write(own, buffers[i]);
+    call.Write(NameOr(static_cast<Role>(i), name), buffers[i]);
   }
 }
 
@@ -128,11 +132,23 @@ Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call) {
   return direction;
 }
 
-void AddDirection(const ConstQuantizedView& in, Direction direction, std::string_view owner,
-                  CallTensors& call) {
-  for (const Role role : {DataRole(direction), ScaleInvRole(direction), AmaxRole(direction)}) {
-    if (in[role].data != nullptr) call.Read({RoleName(role), owner}, in[role]);
+void AddScaledCodes(const ConstQuantizedView& in, Direction direction, const TensorName& name,
+                    CallTensors& call) {
+  for (const Role role : {DataRole(direction), ScaleInvRole(direction)}) {
+    if (in[role].data != nullptr) call.Read(NameOr(role, name), in[role]);
   }
+}
+
+void AddDirection(const ConstQuantizedView& in, Direction direction, const TensorName& name,
+                  CallTensors& call) {
+  AddScaledCodes(in, direction, name, call);
+  const Role role = AmaxRole(direction);
+  const ConstTensorView& amax = in[role];
+  if (amax.data == nullptr) return;
+  // Nothing reads another amax, and CheckDirection does not check its shape. Its device must be
+  // that of the call, because backends pass its address to kernels.
+  const Extent read = NeedsAmax(*in.spec.scheme) ? ExtentOf(amax) : Extent{};
+  call.Read(NameOr(role, name), read, amax.device);
 }
 
 bool HasDirection(const ConstQuantizedView& view, Direction direction) {

@@ -70,8 +70,13 @@ void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Directio
 /// Checks the same buffers, and the amax if decoding needs it.
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction);
 
-/// Adds the codes, scales and amax of one direction to the tensors that a call reads.
-void AddDirection(const ConstQuantizedView& in, Direction direction, std::string_view owner,
+/// Adds the codes and scales of one direction to the tensors that a call reads. If name.name is
+/// empty, the role's name replaces it. Requires: CheckScaledCodes accepts the view.
+void AddScaledCodes(const ConstQuantizedView& in, Direction direction, const TensorName& name,
+                    CallTensors& call);
+
+/// Adds the same buffers and the amax. Requires: CheckDirection accepts the view.
+void AddDirection(const ConstQuantizedView& in, Direction direction, const TensorName& name,
                   CallTensors& call);
 
 /// Adds the planned buffers of `view` to the tensors that a call writes. If name.name is empty, the

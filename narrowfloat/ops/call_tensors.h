@@ -52,16 +52,11 @@ class CallTensors {
     Add(name, ExtentOf(view), view.device, true);
   }
   /// Adds memory without a view.
+  void Read(const TensorName& name, const Extent& extent, Device device) {
+    Add(name, extent, device, false);
+  }
   void Write(const TensorName& name, const Extent& extent, Device device) {
     Add(name, extent, device, true);
-  }
-  /// Adds the buffers that are present, by their roles.
-  template <class Byte>
-  void Read(const BasicQuantizedView<Byte>& view, std::string_view owner = {}) {
-    for (std::size_t i = 0; i < kRoleCount; ++i) {
-      if (view.buffers[i].data != nullptr)
-        Read({RoleName(static_cast<Role>(i)), owner}, view.buffers[i]);
-    }
   }
 
   /// Checks that no written tensor overlaps another one.

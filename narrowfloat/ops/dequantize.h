@@ -11,7 +11,7 @@ namespace narrowfloat {
 /// columnwise ones, and NVFP4's amax; does not read `scale`. Shapes: out.shape is in.shape; rows of
 /// out may have any stride if they do not overlap. Errors: InvalidArgument if no direction is
 /// complete, a buffer differs from the plan, or out is not a float tensor of that shape or overlaps
-/// a buffer.
+/// a buffer that is read.
 void Dequantize(const ConstQuantizedView& in, const TensorView& out,
                 const Execution& execution = {});
 

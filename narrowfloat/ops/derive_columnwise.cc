@@ -53,7 +53,7 @@ void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
   for (const Role role : {Role::kColumnwiseData, Role::kColumnwiseScaleInv}) {
     if (role == Role::kColumnwiseData || has_blocks) call.Write({RoleName(role)}, out[role]);
   }
-  AddDirection(in, Direction::kRowwise, {}, call);
+  AddScaledCodes(in, Direction::kRowwise, {}, call);
   call.Check().DeriveColumnwise(in, out, execution);
 }
 

@@ -143,8 +143,8 @@ Product CheckProduct(const std::string& verb, const ConstQuantizedView& a,
     is_written ? call.Write({"gelu_in"}, *options.gelu_in)
                : call.Read({"gelu_in"}, *options.gelu_in);
   }
-  call.Read(a, "a");
-  call.Read(b, "b");
+  AddDirection(a, layout.a, {.name = {}, .owner = "a"}, call);
+  AddDirection(b, layout.b, {.name = {}, .owner = "b"}, call);
   if (options.bias) call.Read({"bias"}, *options.bias);
   return {a, layout.a, b, layout.b, out, options};
 }
@@ -170,12 +170,8 @@ void AddGroups(std::span<const Product> products, CallTensors& call) {
   for (std::size_t g = products.size(); g-- > 0;) {
     const Product& product = products[g];
     call.Write({.name = "out", .group = g}, product.out);
-    for (std::size_t i = 0; i < kRoleCount; ++i) {
-      if (product.a.buffers[i].data != nullptr)
-        call.Read({.name = "a", .group = g}, product.a.buffers[i]);
-      if (product.b.buffers[i].data != nullptr)
-        call.Read({.name = "b", .group = g}, product.b.buffers[i]);
-    }
+    AddDirection(product.a, product.a_direction, {.name = "a", .group = g}, call);
+    AddDirection(product.b, product.b_direction, {.name = "b", .group = g}, call);
     if (product.options.bias) call.Read({.name = "bias", .group = g}, *product.options.bias);
   }
 }
@@ -230,7 +226,7 @@ std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
   for (const Side& side : {Side{"a", a, info.a}, Side{"b", b, info.b}}) {
     CheckDirectionIsThere(kVerb, side, layout);
     CheckDirection(kVerb, side.view, side.direction);
-    AddDirection(side.view, side.direction, side.name, call);
+    AddDirection(side.view, side.direction, {.name = {}, .owner = side.name}, call);
   }
   call.Write({"the plan"}, Extent{}, Device::kCpu);
   call.FindBackend();

@@ -76,8 +76,8 @@ std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
 /// Shapes: out is QgemmShape(a, b, layout); its rows may have any stride. An empty sum is 0.
 /// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
 /// from the plan; if out or bias has another shape or is not a float tensor; if gelu_in is missing
-/// or given without a function, or differs from out in shape or type; if an output overlaps an
-/// input or the other output; Unsupported if oneDNN is needed and missing. Nothing is written
+/// or given without a function, or differs from out in shape or type; if an output overlaps what is
+/// read or the other output; Unsupported if oneDNN is needed and missing. Nothing is written
 /// then. DeviceError if oneDNN fails; the result is then partly written.
 /// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
 /// NVFP4QuantizerRef.qgemm.
@@ -95,8 +95,8 @@ struct GroupedGemmOptions {
 /// The groups share the threads, so that many small ones run as fast as a large one.
 /// Shapes: outs[g] is QgemmShape(a[g], b[g], layout); groups may differ in every dimension and
 /// in scheme, and may be empty. Errors: as Qgemm, InvalidArgument naming the group; InvalidArgument
-/// if the counts differ, or an output overlaps another one or an input of any group; nothing is
-/// written then.
+/// if the counts differ, or an output overlaps another one or what is read for any group; nothing
+/// is written then.
 void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
                   std::span<const TensorView> outs, const GroupedGemmOptions& options = {},
                   const Execution& execution = {});

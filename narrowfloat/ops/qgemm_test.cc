@@ -357,5 +357,40 @@ TEST(GroupedQgemmTest, WrongGroupsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(memory, Floats(16, 100.0f));
 }
 
+TEST(QgemmTest, BuffersThatTheLayoutDoesNotReadAreIgnored) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB);
+  Floats out(8, 100.0f);
+  const TensorView view = ViewOf(out, {2, 4});
+  ConstQuantizedView stale = a.view;
+  stale[Role::kColumnwiseData] = view;                   // the memory of the result
+  stale[Role::kColumnwiseScaleInv].strides = {4, 4, 4};  // more strides than dimensions
+  stale[Role::kAmaxRowwise].data = view.data;            // FP8 codes need no amax
+  const Floats want = Product(a, b);
+  Qgemm(stale, b.view, view);
+  EXPECT_EQ(out, want);
+  out.assign(8, 100.0f);
+  const std::vector<ConstQuantizedView> left{stale}, right{b.view};
+  GroupedQgemm(left, right, {&view, 1});
+  EXPECT_EQ(out, want);
+  stale[Role::kColumnwiseData].device = Device::kCuda;
+  Qgemm(stale, b.view, view);
+  EXPECT_EQ(out, want);
+  stale[Role::kAmaxRowwise].device = Device::kCuda;
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { Qgemm(stale, b.view, view); }),
+            "qgemm: all tensors must be in the memory of one device, got out in cpu memory and "
+            "amax_rowwise of a in cuda memory");
+}
+
+TEST(QgemmTest, AnAmaxThatDecodingNeedsMustNotOverlapTheResult) {
+  const Quantized a("nvfp4:amax=2688", {1, 32}, Floats(32, 6.0f));
+  Floats out(1, 100.0f);
+  ConstQuantizedView over = a.view;
+  over[Role::kAmaxRowwise].data = ViewOf(out, {1, 1}).data;
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] {
+              Qgemm(over, a.view, ViewOf(out, {1, 1}));
+            }),
+            "qgemm: out must not overlap amax_rowwise of a");
+}
+
 }  // namespace
 }  // namespace narrowfloat

@@ -229,9 +229,7 @@ class Reporting {
              view, execution_);
     const auto memory = decoded_.Take(values.size() * sizeof(float));
     const std::vector<BufferPlan> plan = io::StoredBuffers(spec, shape);
-    const auto decoding = BindBuffers<ConstQuantizedView>(
-        spec, shape, [&](const BufferPlan& buffer) { return view[buffer.storage].data; });
-    Dequantize(decoding, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
+    Dequantize(view, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
     Compare(values, {reinterpret_cast<const float*>(memory.data()), values.size()}, outcome);
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const std::span<const std::byte> bytes = scratch_.buffers()[i];

@@ -2,6 +2,8 @@
 #include "tools/interrupt.h"
 
 #include <cstddef>
+#include <iterator>
+#include <type_traits>
 
 namespace narrowfloat::tools {
 namespace {
@@ -17,6 +19,7 @@ extern "C" void NoteInterrupt(int /*signal*/) {
 }  // namespace
 
 InterruptScope::InterruptScope() {
+  static_assert(std::extent_v<decltype(previous_)> == std::size(kSignals));
   for (std::size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction action {};
     action.sa_handler = NoteInterrupt;

@@ -40,7 +40,8 @@ struct ExitRow {
   std::string_view meaning;
 };
 
-/// An environment variable that the library or the program reads.
+/// An environment variable that a command reads. Those of products are not here: no command
+/// multiplies.
 struct VariableRow {
   std::string_view name, meaning;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // te_inspect_ffi: writes an array and its statistics to files of the working folder.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -44,7 +44,7 @@ label { margin-right: 1.5em; white-space: nowrap; }
 <label>Name contains <input id="filter" type="search"></label></p>
 <div class="scroll"><table id="tensors"></table></div>
 <p id="more"></p>
-<p class="note">SQNR: power of the values over power of their errors; \u2013 stands for no error.
+<p class="note">SQNR: power of the values over power of their errors; &ndash; stands for no error.
 SQNR and largest error are those of finite values; NaN, infinity changed: values that were NaN or
 infinite and are not the same any more, or have become so.
 Largest error: of a single value. Underflow: values that become zero. Saturation: codes of the

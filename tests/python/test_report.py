@@ -200,3 +200,12 @@ def test_destroyed_nan_and_infinity_are_counted(tmp_path: Path) -> None:
 def test_it_says_how_far_it_is(model: Path, tmp_path: Path) -> None:
     done = run("report", model, "-o", tmp_path / "page.html")
     assert re.match(r"report: [\d.]+ kB to read\n", done.stderr), done.stderr
+
+
+def test_the_text_outside_of_scripts_has_no_escapes_of_javascript(
+    model: Path, tmp_path: Path
+) -> None:
+    report(model, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert "&ndash; stands for no error" in text and "\\u" not in text

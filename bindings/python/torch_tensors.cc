@@ -24,6 +24,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 #include "narrowfloat/tensor/plan_rule.h"
 
 namespace narrowfloat::python {
@@ -121,11 +122,9 @@ class AmaxHistory {
   AmaxHistory& operator=(const AmaxHistory&) = delete;
 
   void Raise(const TorchExchange& torch) const {
-    if (scratch_.is_valid()) {
-      torch.RaiseAmax(tensor_, scratch_);
-    } else if (measured_ > FloatAt(old_)) {
-      std::memcpy(old_, &measured_, sizeof measured_);
-    }
+    if (scratch_.is_valid()) return torch.RaiseAmax(tensor_, scratch_);
+    const FloatEnvironment environment;  // a subnormal amax is larger than 0
+    if (measured_ > FloatAt(old_)) std::memcpy(old_, &measured_, sizeof measured_);
   }
 
  private:

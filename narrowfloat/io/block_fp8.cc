@@ -17,6 +17,7 @@
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -315,6 +316,7 @@ void Loss::Add(const Loss& other) {
 
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss) {
+  const FloatEnvironment environment;
   const std::vector<TilePlace> tiles = Tiles(weight.form);
   const auto scale_at = [&](std::size_t i) {
     return ScaleValue(weight.form.scale, weight.scales, i);

@@ -9,6 +9,7 @@
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -180,7 +181,8 @@ std::array<float, 256> ValuesOfCodes(FileDType codes) {
 
 void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
                   std::span<std::byte> out, int threads) {
-  if (out.empty()) return;  // an empty tensor may have any number of rows
+  const FloatEnvironment environment;  // products of scales may be subnormal
+  if (out.empty()) return;             // an empty tensor may have any number of rows
   if (weight.swizzled) {
     ForeignWeight by_row = weight;
     by_row.swizzled = false;

@@ -13,6 +13,7 @@
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -115,6 +116,7 @@ QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor) 
 
 void StoreOwnBuffers(const StoredTensor& tensor, const CanonicalWeight& weight,
                      std::span<const std::span<std::byte>> out) {
+  const FloatEnvironment environment;
   const QuantSpec& spec = tensor.quantized->spec;
   const bool widens =
       HoldsExponents(weight.form.scale) && spec.scheme->layout.scale_type == ScaleType::kFloat32;

@@ -10,6 +10,7 @@
 #include "narrowfloat/io/decode_weight.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -134,6 +135,7 @@ float LargestCode(FileDType codes) {
 }  // namespace
 
 WeightCheck CheckWeight(const CanonicalWeight& weight) {
+  const FloatEnvironment environment;
   WeightCheck check;
   const std::vector<BlockCount> blocks = CountCodes(weight.form, weight.codes, check.nan_codes);
   std::vector<bool> any_nonzero(weight.globals.size());

@@ -16,6 +16,7 @@
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/float_environment.h"
 #include "narrowfloat/tensor/shape.h"
 
 namespace narrowfloat::io {
@@ -185,6 +186,7 @@ std::vector<std::byte> GlobalBytes(float value, GlobalScale from, GlobalScale to
 }  // namespace
 
 float GlobalOfAmax(float amax, float e4m3_max) {
+  const FloatEnvironment environment;
   return amax * (1.0f / (kMaxValue<E2M1> * e4m3_max));
 }
 
@@ -298,6 +300,7 @@ std::optional<TensorEntry> WrittenInputScale(const WrittenFormat& format, const 
 std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,
                                                   const ConventionRow& convention,
                                                   const WrittenFormat& format) {
+  const FloatEnvironment environment;
   const ForeignWeight& form = weight.form;
   const bool widens = HoldsExponents(form.scale) && format.scale == FileDType::kF32;
   std::vector<std::vector<std::byte>> out = {widens ? InFp32(form.scale, weight.scales)

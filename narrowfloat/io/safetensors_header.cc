@@ -337,6 +337,10 @@ std::string PrintHeader(const std::string& source, const Header& header) {
   if (text.size() > kMaxHeaderBytes) {
     Refuse(source, "the header must have at most {} bytes, got {}", kMaxHeaderBytes, text.size());
   }
+  CheckCount(source, "keys of metadata", header.metadata.size());
+  // A shorter text is within the other bounds of reading: it has no longer string, and a number of
+  // a shape counts as 8 bytes and takes at least 2. Parsing takes longer than printing.
+  if (text.size() > kMaxTextBytes / 4) ParseHeader(source, text, header.DataBytes());
   std::string length(kHeaderLengthBytes, '\0');
   for (std::size_t i = 0; i < length.size(); ++i) {
     length[i] = static_cast<char>((text.size() >> (8 * i)) & 0xFF);

@@ -59,7 +59,8 @@ Header ParseHeader(const std::string& source, std::string_view text, std::uint64
 void LayOut(const std::string& source, std::vector<TensorEntry>& tensors);
 
 /// Returns a file's first bytes: the header's length, its JSON, and spaces up to a multiple of 8.
-/// Errors: InvalidArgument if a text is not UTF-8 or the header is larger than readers accept.
+/// Requires: LayOut has set the positions. Errors: InvalidArgument if a text is not UTF-8, or if
+/// ParseHeader or the reference refuses the header.
 std::string PrintHeader(const std::string& source, const Header& header);
 
 }  // namespace narrowfloat::io

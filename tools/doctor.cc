@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -30,11 +30,6 @@ std::string CpuName() {
   return "unknown";
 }
 
-int CpusWeMayUse() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
 /// Returns the selected word of "always [madvise] never", or "unavailable".
 std::string HugePages() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -57,7 +52,7 @@ Result Run(const DoctorOptions& options) {
   const char* forced = std::getenv("NF_FORCE_BACKEND");
   const std::size_t threads = ThreadCount({.threads = options.threads});
   const std::string cpu = CpuName(), huge_pages = HugePages();
-  const int cpus = CpusWeMayUse();
+  const std::size_t cpus = UsableCpus();
   const std::vector<std::vector<std::string>> rows = {
       {"version", NF_VERSION},
       {"cpu", fmt::format("{}, {} usable", cpu, cpus)},

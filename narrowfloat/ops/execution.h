@@ -60,6 +60,9 @@ struct Execution {
   bool IsNoop() const { return noop != nullptr && *noop == 1.0f; }
 };
 
+/// Returns the number of CPUs in the affinity mask of the calling thread.
+std::size_t UsableCpus();
+
 /// Returns the largest number of threads that a call uses. Errors: InvalidArgument if
 /// NF_NUM_THREADS is not a number >= 1, or `threads` is negative.
 std::size_t ThreadCount(const Execution& execution);

@@ -126,7 +126,7 @@ void StorePlan(const BufferPlan& planned, std::size_t size, std::byte* entry) {
   out.rank = static_cast<std::int32_t>(planned.shape.size());
   std::ranges::copy(planned.shape, out.shape);
   out.bytes = BufferBytes(planned);
-  std::memcpy(entry, &out, sizeof out);
+  StoreStruct(out, size, entry);
 }
 
 void StorePlans(const std::vector<BufferPlan>& planned, nf_buffer_plan* plan, std::size_t* count) {

@@ -21,7 +21,7 @@ std::string ConfigText(const io::Checkpoint& in) {
 
 /// Returns the owners' files without their descriptions of the input's tensors: without ModelOpt's
 /// file, and with Mistral's file without one member.
-Companions OwnersCompanions(const io::Checkpoint& in) {
+Companions CompanionsWithoutDescriptions(const io::Checkpoint& in) {
   Companions companions;
   if (!in.folder()) return companions;
   companions[io::kModelOptFile] = std::nullopt;
@@ -44,7 +44,7 @@ bool DescribesQuantization(const std::filesystem::path& folder, const std::strin
 }
 
 Companions PlainCompanions(const io::Checkpoint& in) {
-  Companions companions = OwnersCompanions(in);
+  Companions companions = CompanionsWithoutDescriptions(in);
   if (!in.folder()) return companions;
   const nlohmann::json config = io::ReadCompanion(in, io::kConfigFile);
   if (io::QuantizationOf(config).is_null()) return companions;
@@ -56,7 +56,7 @@ Companions PlainCompanions(const io::Checkpoint& in) {
 
 Companions QuantizedCompanions(const io::Checkpoint& in,
                                const io::QuantizationConfig& quantization) {
-  Companions companions = OwnersCompanions(in);
+  Companions companions = CompanionsWithoutDescriptions(in);
   if (!in.folder()) return companions;
   if (!quantization.owner.empty()) companions[io::kModelOptFile] = quantization.owner;
   companions[io::kConfigFile] = io::WithQuantization(ConfigText(in), quantization);

@@ -166,7 +166,7 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
     const std::string& name = location.tensor->name;
     switch (OrdersOf(checkpoint, location)) {
       case ScaleOrders::kTiles:
-        return {{"comfyui", fmt::format("{}: scales in tiles", name)}};
+        return {{std::string(kComfyUi.name), fmt::format("{}: scales in tiles", name)}};
       case ScaleOrders::kRows:
         return std::nullopt;
       case ScaleOrders::kBoth:

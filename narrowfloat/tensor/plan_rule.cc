@@ -34,7 +34,7 @@ Sizes CodesRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
 }
 
 /// Returns the stored shape of MakeScaleGrid(), as rules over the tensor's dimensions.
-Sizes ScaleRule(const SchemeInfo& scheme, Direction direction, std::size_t rank) {
+Sizes ScaleSizes(const SchemeInfo& scheme, Direction direction, std::size_t rank) {
   const SchemeLayout& layout = scheme.layout;
   if (layout.lines_per_scale == 0) return {{}};
   const bool rowwise = direction == Direction::kRowwise;
@@ -57,9 +57,9 @@ Sizes SizesOf(const QuantSpec& spec, Role role, std::size_t rank) {
     case Role::kColumnwiseData:
       return CodesRule(*spec.scheme, Direction::kColumnwise, rank);
     case Role::kRowwiseScaleInv:
-      return ScaleRule(*spec.scheme, Direction::kRowwise, rank);
+      return ScaleSizes(*spec.scheme, Direction::kRowwise, rank);
     case Role::kColumnwiseScaleInv:
-      return ScaleRule(*spec.scheme, Direction::kColumnwise, rank);
+      return ScaleSizes(*spec.scheme, Direction::kColumnwise, rank);
     case Role::kAmaxRowwise:
       return {{spec.row_scaled ? RowDimensions(rank) : std::vector<std::size_t>{}}};
     case Role::kAmaxColumnwise:

@@ -96,7 +96,7 @@ class SpeedSession {
       timer.Announce("streams");
       Sample(trial, timer);
     }
-    for (auto& [speed, trial, wall, name] : kernels_) {
+    for (auto& [speed, trial, roofline, name] : kernels_) {
       timer.Announce(name);
       Sample(trial, timer);
     }
@@ -107,7 +107,7 @@ class SpeedSession {
     double seconds = 0;
     for (const auto& [speed, trial] : streams_) seconds += trial.seconds;
     for (const auto& [workload, threads, trial] : rooflines_) seconds += trial.seconds;
-    for (const auto& [speed, trial, wall, name] : kernels_) seconds += trial.seconds;
+    for (const auto& [speed, trial, roofline, name] : kernels_) seconds += trial.seconds;
     return seconds;
   }
 
@@ -119,10 +119,10 @@ class SpeedSession {
       result.streams.push_back(speed);
       result.streams.back().seconds = trial.seconds;
     }
-    for (const auto& [speed, trial, wall, name] : kernels_) {
+    for (const auto& [speed, trial, roofline, name] : kernels_) {
       result.kernels.push_back(speed);
       result.kernels.back().seconds = trial.seconds;
-      result.kernels.back().stream_seconds = rooflines_[wall].trial.seconds;
+      result.kernels.back().stream_seconds = rooflines_[roofline].trial.seconds;
     }
     return result;
   }
@@ -141,7 +141,7 @@ class SpeedSession {
   struct KernelTrial {
     KernelSpeed speed;
     Trial trial;
-    std::size_t wall;  // index into rooflines_
+    std::size_t roofline;  // index into rooflines_
     std::string name;
   };
 
@@ -173,13 +173,13 @@ class SpeedSession {
                             workload.Bytes(),
                             0.0,
                             0.0};
-    const std::size_t wall = WallOf(workload, threads);
-    kernels_.push_back({speed, Trial{workload.run, workload.prepare}, wall, workload.Name()});
+    const std::size_t roofline = RooflineOf(workload, threads);
+    kernels_.push_back({speed, Trial{workload.run, workload.prepare}, roofline, workload.Name()});
   }
 
-  std::size_t WallOf(const Workload& workload, std::size_t threads) {
-    const auto found = std::ranges::find_if(rooflines_, [&](const Roofline& wall) {
-      return wall.threads == threads && wall.workload.HasTrafficOf(workload);
+  std::size_t RooflineOf(const Workload& workload, std::size_t threads) {
+    const auto found = std::ranges::find_if(rooflines_, [&](const Roofline& roofline) {
+      return roofline.threads == threads && roofline.workload.HasTrafficOf(workload);
     });
     if (found != rooflines_.end()) return static_cast<std::size_t>(found - rooflines_.begin());
     const auto run = [=, this] { workload.RunStream(memory_, On(threads, nullptr)); };

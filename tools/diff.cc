@@ -3,13 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -73,23 +70,6 @@ void CompareValues(std::span<const T> a, std::span<const T> b, std::size_t begin
     if (difference.values++ == 0) difference.first = begin + i;
     Raise(difference.largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
-}
-
-/// Runs tasks that may throw. After all have ended, throws the first exception. Tasks that begin
-/// after an exception do nothing.
-void ForEach(const Execution& execution, std::size_t count,
-             const std::function<void(std::size_t)>& task) {
-  std::atomic<bool> failed = false;
-  std::exception_ptr error;
-  ParallelFor(execution, count, [&](std::size_t i) {
-    if (failed) return;
-    try {
-      task(i);
-    } catch (...) {
-      if (!failed.exchange(true)) error = std::current_exception();
-    }
-  });
-  if (error) std::rethrow_exception(error);
 }
 
 const char* UseText(io::GlobalScale use) {
@@ -206,7 +186,7 @@ class Diff {
   /// Counts the different bytes of tensors of the same form, on all threads.
   void CountAllBytes(Progress& progress) {
     std::mutex mutex;
-    ForEach(execution_, pieces_.size(), [&](std::size_t i) {
+    ParallelFor(execution_, pieces_.size(), [&](std::size_t i) {
       CheckInterrupt();
       const Piece& piece = pieces_[i];
       Pair& pair = pairs_[piece.pair];

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "narrowfloat/tensor/error.h"
 #include "tools/standard_error.h"
 #include "tools/text.h"
 
@@ -11,6 +12,14 @@ namespace narrowfloat::tools {
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention) {
   if (convention.assumed) PrintToStderr("{}: {}\n", verb, Escaped(convention.reason));
   return convention;
+}
+
+void CheckIsFloat(const std::string& verb, const io::Checkpoint& checkpoint) {
+  const io::DetectedConvention convention = io::DetectConvention(checkpoint);
+  if (convention.name == io::kPlainName) return;
+  throw InvalidArgument(
+      fmt::format("{}: IN must be a float checkpoint, {} is already quantized as '{}' ({})", verb,
+                  checkpoint.path().string(), convention.name, convention.reason));
 }
 
 void SayNotes(const std::string& verb, const std::vector<std::string>& notes) {

@@ -12,6 +12,9 @@ namespace narrowfloat::tools {
 /// Returns `convention`. If the files do not name it, prints its reason to standard error.
 io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention);
 
+/// Checks that no tensor of a checkpoint is quantized. Errors: InvalidArgument.
+void CheckIsFloat(const std::string& verb, const io::Checkpoint& checkpoint);
+
 /// Prints notes on the result to standard error, one per line.
 void SayNotes(const std::string& verb, const std::vector<std::string>& notes);
 

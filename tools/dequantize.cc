@@ -11,7 +11,6 @@
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/command.h"
@@ -70,8 +69,7 @@ class DequantizeRewriter : public TensorRewriter {
 
 Result Run(const DequantizeOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
-  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);  // throws for an invalid NF_NUM_THREADS before any work
+  const Execution execution = ExecutionOf(options.threads);
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::DetectedConvention convention =
       SayAssumption("dequantize", io::ReadQuantized("dequantize", in, options.from));

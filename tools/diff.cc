@@ -17,7 +17,6 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/read_quantized.h"
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/parallel.h"
 #include "tools/assumption.h"
 #include "tools/command.h"
@@ -286,8 +285,7 @@ Json JsonOf(const Difference& difference) {
 
 Result Run(const DiffOptions& options) {
   const InterruptScope interrupts;
-  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);
+  const Execution execution = ExecutionOf(options.threads);
   io::Checkpoint a = io::Checkpoint::Open(options.a), b = io::Checkpoint::Open(options.b);
   SayAssumption("diff", io::ReadAny("diff", a, options.from_a));
   SayAssumption("diff", io::ReadAny("diff", b, options.from_b));

@@ -13,8 +13,6 @@
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
-#include "narrowfloat/io/detect_convention.h"
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/choice.h"
@@ -177,15 +175,9 @@ std::vector<SelectionRule> RulesOf(const CLI::App& app) {
 Result Run(const QuantizeOptions& options) {
   const QuantSpec spec = ParseQuantSpec(options.scheme);
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
-  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);  // throws for an invalid NF_NUM_THREADS before any work
+  const Execution execution = ExecutionOf(options.threads);
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::DetectedConvention convention = io::DetectConvention(in);
-  if (convention.name != io::kPlainName) {
-    throw InvalidArgument(
-        fmt::format("quantize: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
-                    options.in, convention.name, convention.reason));
-  }
+  CheckIsFloat("quantize", in);
   QuantizeRewriter rewriter(spec, options, in, execution);
   rewriter.choice().Warn();
   if (options.dry_run) return rewriter.choice().List();

@@ -15,14 +15,13 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/decode_weight.h"
-#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/file.h"
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/choice.h"
 #include "tools/command.h"
 #include "tools/input_files.h"
@@ -315,15 +314,9 @@ Result Run(const ReportOptions& options) {
   const InterruptScope interrupts;
   CheckPage(options);
   const std::vector<QuantSpec> specs = SpecsOf(options);
-  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
-  ThreadCount(execution);
+  const Execution execution = ExecutionOf(options.threads);
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::DetectedConvention convention = io::DetectConvention(in);
-  if (convention.name != io::kPlainName) {
-    throw InvalidArgument(
-        fmt::format("report: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
-                    options.in, convention.name, convention.reason));
-  }
+  CheckIsFloat("report", in);
   CheckIsNotOfModel(in, options.out);
   Result result;
   result.json = {{"in", options.in}, {"out", options.out}};

@@ -11,7 +11,6 @@
 #include "narrowfloat/io/block_fp8.h"
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/read_quantized.h"
-#include "narrowfloat/ops/execution.h"
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
@@ -45,7 +44,7 @@ class RequantizeRewriter : public TensorRewriter {
       : options_(options),
         scale_format_(ValueIn(kScaleFormats, options.scale_format)),
         writer_("requantize", options.to) {
-    TensorReader reader({.threads = options.threads});
+    TensorReader reader(ExecutionOf(options.threads));
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
       if (!Rewrites(tensor)) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "narrowfloat/io/decode_weight.h"
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/dequantize.h"
@@ -47,6 +48,12 @@ void Widen(DType dtype, std::span<const std::byte> in, std::span<float> out,
 }
 
 }  // namespace
+
+Execution ExecutionOf(int threads) {
+  const Execution execution{.threads = threads, .kernels = &ActiveKernels()};
+  ThreadCount(execution);
+  return execution;
+}
 
 void DequantizeStored(const io::StoredTensor& tensor,
                       const std::vector<std::span<const std::byte>>& input, const TensorView& out,

@@ -13,6 +13,10 @@
 
 namespace narrowfloat::tools {
 
+/// Returns an execution on `threads` threads, or on as many as NF_NUM_THREADS says if it is 0.
+/// Errors: InvalidArgument for an invalid NF_NUM_THREADS, which a verb would throw later.
+Execution ExecutionOf(int threads);
+
 /// Returns the items of a tensor. Its bytes need not be aligned.
 template <class T>
 std::vector<T> ItemsOf(std::span<const std::byte> bytes) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -285,3 +286,22 @@ def test_the_experts_of_gpt_oss_become_no_block_fp8(
     refused = run("requantize", gpt_oss(tmp_path / "in"), tmp_path / "out", *options, code=3)
     assert refused.stderr == f"narrowfloat: requantize: {message}\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_an_invalid_number_of_threads_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    tensors = {
+        "plain": np.zeros(4, np.float32),
+        "z.weight": codes((128, 128)),
+        "z.weight_scale_inv": np.full((1, 1), 0.3, np.float32),
+    }
+    source, out = write_model(tmp_path / "in", [tensors], method("fp8")), tmp_path / "out"
+    refused = run(
+        "requantize", source, out, "--scale-format", "ue8m0",
+        code=2, env=os.environ | {"NF_NUM_THREADS": "many"},
+    )  # fmt: skip
+    assert refused.stderr == (
+        "narrowfloat: threads: NF_NUM_THREADS must be an integer from 1 to 2147483647, got 'many'\n"
+    )
+    assert not out.exists()

@@ -21,6 +21,7 @@
 #include "tools/byte_buffer.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/job_report.h"
 #include "tools/option_table.h"
 
 namespace narrowfloat::tools {

@@ -15,6 +15,7 @@
 #include "tools/assumption.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/job_report.h"
 #include "tools/option_table.h"
 #include "tools/option_values.h"
 #include "tools/tensor_values.h"

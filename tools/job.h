@@ -10,7 +10,6 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "tools/byte_buffer.h"
-#include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/side_files.h"
 
@@ -82,9 +81,5 @@ struct JobResult {
 /// of `in` would be replaced, if no tensor is rewritten, or, without `overwrite`, if a file exists
 /// from another job or checkpoint; Interrupted, with the progress; IoError.
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
-
-/// Returns the result as text and as JSON. `rewritten` is the command's participle, such as
-/// "quantized".
-Result JobReport(const JobResult& job, const std::string& rewritten, Json first_keys);
 
 }  // namespace narrowfloat::tools

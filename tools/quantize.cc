@@ -18,6 +18,7 @@
 #include "tools/choice.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/job_report.h"
 #include "tools/option_table.h"
 #include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"

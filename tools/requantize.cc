@@ -17,6 +17,7 @@
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
+#include "tools/job_report.h"
 #include "tools/option_table.h"
 #include "tools/option_values.h"
 #include "tools/standard_error.h"

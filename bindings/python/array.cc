@@ -246,9 +246,13 @@ nb::object NewArray(DType dtype, const Shape& shape) {
   return Np().empty(ShapeTuple(shape), DTypeObject(dtype));
 }
 
+std::span<std::byte> BytesOf(const ArrayView& array) {
+  return {array.view.data, FlattenShape(array.view.shape).Size() * ItemSize(array.view.dtype)};
+}
+
 void ZeroArray(const ArrayView& array) {
-  std::memset(array.view.data, 0,
-              FlattenShape(array.view.shape).Size() * ItemSize(array.view.dtype));
+  const std::span<std::byte> bytes = BytesOf(array);
+  std::memset(bytes.data(), 0, bytes.size());
 }
 
 nb::tuple ShapeTuple(const Shape& shape) {

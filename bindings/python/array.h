@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "bindings/python/numpy.h"
@@ -73,6 +74,9 @@ nb::object AsNumPyArray(const Argument& argument, nb::handle object);
 
 /// Returns a new C-contiguous array, not initialised; large ones use huge pages.
 nb::object NewArray(DType dtype, const Shape& shape);
+
+/// Returns the bytes of a C-contiguous array.
+std::span<std::byte> BytesOf(const ArrayView& array);
 
 /// Sets the array's bytes to zero.
 void ZeroArray(const ArrayView& array);

@@ -76,6 +76,7 @@ NB_MODULE(_core, module) {
   RegisterQgemm(module);
   RegisterNamedQuantizerRules(module);
   RegisterCheckpoint(module);
+  RegisterSaving(module);
   RegisterXla(module);
   RegisterTorchTensors(module);
 }

@@ -19,6 +19,7 @@ void RegisterDelayedScale(nb::module_& module);
 void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);
 void RegisterCheckpoint(nb::module_& module);
+void RegisterSaving(nb::module_& module);
 void RegisterXla(nb::module_& module);
 void RegisterTorchTensors(nb::module_& module);
 

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/huge_pages.h"
 
@@ -19,8 +20,8 @@ std::shared_ptr<std::byte> Allocate(std::size_t bytes) {
   const bool huge = bytes >= kHugePage;
   void* memory = nullptr;
   // An empty tensor has an address too, which distinguishes it from null.
-  if (posix_memalign(&memory, huge ? kHugePage : kBufferAlignment,
-                     std::max<std::size_t>(bytes, 1)) != 0) {
+  if (posix_memalign(&memory, huge ? kHugePage : kLineBytes, std::max<std::size_t>(bytes, 1)) !=
+      0) {
     throw std::bad_alloc();
   }
   auto* data = static_cast<std::byte*>(memory);

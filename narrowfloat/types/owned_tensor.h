@@ -10,12 +10,10 @@
 
 namespace narrowfloat {
 
-/// Alignment of every owned buffer: a cache line, which is also the widest vector.
-inline constexpr std::size_t kBufferAlignment = 64;
-
-/// A C-contiguous tensor that owns its memory, or nothing (null). Buffers of at least kHugePage
-/// bytes use huge pages and are aligned to one. Movable; memory is never shared implicitly: Share()
-/// makes a second handle, and the last handle frees the memory.
+/// A C-contiguous tensor that owns its memory, or nothing (null). Buffers are aligned to a cache
+/// line, which is also the widest vector; those of at least kHugePage bytes use huge pages and are
+/// aligned to one. Movable; memory is never shared implicitly: Share() makes a second handle, and
+/// the last handle frees the memory.
 class OwnedTensor {
  public:
   OwnedTensor() = default;

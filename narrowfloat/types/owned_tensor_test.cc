@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/types/owned_tensor.h"
 
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/tensor/huge_pages.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ std::uintptr_t AddressOf(const OwnedTensor& tensor) {
 
 TEST(OwnedTensorTest, BuffersBeginOnACacheLineAndLargeOnesOnAHugePage) {
   const OwnedTensor small(DType::kUInt8, {3, 5});
-  EXPECT_EQ(AddressOf(small) % kBufferAlignment, 0u);
+  EXPECT_EQ(AddressOf(small) % kLineBytes, 0u);
   EXPECT_EQ(small.Bytes(), 15u);
   const OwnedTensor large(DType::kFloat32, {1024, 512});
   EXPECT_EQ(large.Bytes(), kHugePage);

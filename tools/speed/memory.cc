@@ -12,10 +12,10 @@
 #include <span>
 #include <utility>
 
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/huge_pages.h"
-#include "narrowfloat/types/owned_tensor.h"
 
 namespace narrowfloat::speed {
 namespace {
@@ -115,7 +115,7 @@ QuantizedView Memory::Quantized(const QuantSpec& spec, std::size_t past_line) co
     if (buffer.role == Role::kColumnwiseData) return codes_[1].data() + past_line;
     if (buffer.storage != buffer.role) return scales;  // shares the first scale
     std::byte* data = scales + used;
-    used += RoundUp(BufferBytes(buffer), kBufferAlignment);
+    used += RoundUp(BufferBytes(buffer), kLineBytes);
     return data;
   });
 }

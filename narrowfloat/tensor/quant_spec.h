@@ -57,9 +57,8 @@ std::vector<std::string_view> SpecKeys();
 /// Returns the option keys that a scheme accepts, sorted.
 std::vector<std::string_view> OptionKeys(const SchemeInfo& scheme);
 
-/// Sets one field by its key; returns false for an unknown key. Converts 0 and 1 to bool, and exact
-/// values below 2^24 between integer and float. Errors: InvalidArgument if `value` is invalid for
-/// the key.
+/// Sets one field by its key; returns false for an unknown key. Converts 0 and 1 to bool, and no
+/// other types. Errors: InvalidArgument if `value` is invalid for the key.
 bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 
 /// Checks that spec.scheme points to an element of kSchemes. Errors: InvalidArgument.

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/spec_field.h"
 #include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {
@@ -246,12 +247,14 @@ TEST(QuantSpecTest, PowersOfTwoAreTheDefaultOfBlocksAlone) {
             "fp8_block1x128_e4m3:force_pow_2_scales=0");
 }
 
-TEST(SetSpecFieldTest, SetsByKeyAndConvertsWithoutLoss) {
+TEST(SetSpecFieldTest, SetsByKeyAndConvertsNumbersToFlags) {
   QuantSpec spec;
   EXPECT_TRUE(SetSpecField(spec, "columnwise", true));
   EXPECT_TRUE(spec.columnwise);
   EXPECT_TRUE(SetSpecField(spec, "columnwise", 0.0f));
   EXPECT_FALSE(spec.columnwise);
+  EXPECT_TRUE(SetSpecField(spec, "seed", std::uint64_t{3}));
+  EXPECT_EQ(spec.seed, 3u);
   EXPECT_TRUE(SetSpecField(spec, "scale", 2.0f));
   EXPECT_EQ(spec.scale, 2.0f);
   EXPECT_TRUE(SetSpecField(spec, "amax_epsilon", 0.5f));
@@ -271,6 +274,8 @@ TEST(SetSpecFieldTest, RefusesOtherTypes) {
   };
   EXPECT_EQ(error_of("swizzled", 2.0f), "quantize: swizzled must be True or False, got 2");
   EXPECT_EQ(error_of("scale", true), "quantize: scale must be a number, got true");
+  EXPECT_EQ(error_of("scale", std::uint64_t{2}), "quantize: scale must be a number, got 2");
+  EXPECT_EQ(error_of("seed", 3.0f), "quantize: seed must be an integer from 0 to 2^64 - 1, got 3");
   EXPECT_TRUE(spec == QuantSpec{}) << "a refused value changes nothing";
 }
 
@@ -278,7 +283,8 @@ TEST(SpecKeysTest, AreSortedAndSettable) {
   const auto keys = SpecKeys();
   for (std::size_t i = 0; i < keys.size(); ++i) {
     QuantSpec spec;
-    const SpecValue value = keys[i] == "four_over_six" ? SpecValue("mae") : SpecValue(1.0f);
+    const SpecField& field = *FindSpecField(keys[i]);
+    const SpecValue value = field.Parse(keys[i] == "four_over_six" ? "mae" : "1");
     EXPECT_TRUE(SetSpecField(spec, keys[i], value)) << keys[i];
     if (i == 0) continue;
     EXPECT_LT(keys[i - 1], keys[i]);

@@ -75,9 +75,6 @@ bool FlagOf(std::string_view key, const SpecValue& value) {
 
 float CheckedFloat(std::string_view key, const SpecValue& value) {
   if (const auto* number = std::get_if<float>(&value)) return *number;
-  const auto* integer = std::get_if<std::uint64_t>(&value);
-  if (integer != nullptr && *integer < (std::uint64_t{1} << 24))
-    return static_cast<float>(*integer);
   throw InvalidArgument(fmt::format("quantize: {} must be a number, got {}", key,
                                     std::holds_alternative<bool>(value)
                                         ? fmt::format("{}", std::get<bool>(value))
@@ -86,9 +83,6 @@ float CheckedFloat(std::string_view key, const SpecValue& value) {
 
 std::uint64_t IntegerOf(std::string_view key, const SpecValue& value) {
   if (const auto* integer = std::get_if<std::uint64_t>(&value)) return *integer;
-  const auto* number = std::get_if<float>(&value);
-  if (number != nullptr && *number >= 0.0f && *number < 0x1p24f && *number == std::floor(*number))
-    return static_cast<std::uint64_t>(*number);
   throw InvalidArgument(fmt::format("quantize: {} must be an integer from 0 to 2^64 - 1, got {}",
                                     key, PrintSpecValue(value)));
 }
@@ -123,7 +117,7 @@ std::optional<SpecValue> SpecField::Get(const QuantSpec& spec) const {
 }
 
 void SpecField::Set(QuantSpec& spec, SpecValue value) const {
-  const FloatEnvironment environment;  // keeps a subnormal from comparing equal to an integer
+  const FloatEnvironment environment;  // keeps a subnormal from comparing equal to 0
   std::visit(
       Overloaded{
           [&](bool QuantSpec::*flag) { spec.*flag = FlagOf(key, value); },

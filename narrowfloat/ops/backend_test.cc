@@ -390,11 +390,11 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
   EXPECT_EQ(Refusal([&] { Amax(in_, sums_); }),
             "amax: the output must be contiguous float32 of shape 1, got float32 of shape 256");
   EXPECT_EQ(Refusal([&] { HadamardTransform(in_, in_); }),
-            "hadamard: the output must not overlap the input");
+            "hadamard_transform: the output must not overlap the input");
   EXPECT_EQ(Refusal([&] { HadamardTransform(in_, out_, 0x10000); }),
-            "hadamard: sign_mask must fit in 16 bits, got 65536");
+            "hadamard_transform: sign_mask must fit in 16 bits, got 65536");
   EXPECT_EQ(Refusal([&] { HadamardAmax(in_, amax_, 0x10000); }),
-            "hadamard: sign_mask must fit in 16 bits, got 65536");
+            "hadamard_transform: sign_mask must fit in 16 bits, got 65536");
   EXPECT_EQ(Refusal([&] { ColumnSums(in_, dbias_); }),
             "column_sums: the output must be contiguous float32 of shape 256, got bfloat16 of "
             "shape 256");
@@ -557,9 +557,10 @@ TEST_F(BackendTest, ResultsOfTheHostNeedTensorsOfTheHost) {
   EXPECT_EQ(Refusal([&] { Amax(in_); }),
             "amax: all tensors must be in the memory of one device, got the input in cuda memory "
             "and the result in cpu memory");
-  EXPECT_EQ(Refusal([&] { HadamardAmax(in_); }),
-            "hadamard: all tensors must be in the memory of one device, got the input in cuda "
-            "memory and the result in cpu memory");
+  EXPECT_EQ(
+      Refusal([&] { HadamardAmax(in_); }),
+      "hadamard_transform: all tensors must be in the memory of one device, got the input in cuda "
+      "memory and the result in cpu memory");
   EXPECT_EQ(Refusal([&] { PlanQgemmExpansion(quantized_, quantized_, GemmLayout::kTN); }),
             "qgemm: all tensors must be in the memory of one device, got rowwise_data of a in cuda "
             "memory and the plan in cpu memory");

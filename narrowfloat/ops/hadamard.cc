@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-constexpr const char* kVerb = "hadamard";
+constexpr const char* kVerb = "hadamard_transform";
 
 /// Checks that the rows form complete groups, and that the mask has only bits of a group's rows.
 void CheckGroups(const ConstTensorView& in, std::uint32_t sign_mask) {

@@ -246,7 +246,7 @@ def test_rht_amax_refuses() -> None:
     x = np.ones((24, 32), ml_dtypes.bfloat16)
     refused(
         "INVALID_ARGUMENT",
-        "hadamard: the number of rows must be a multiple of 16, got 24",
+        "hadamard_transform: the number of rows must be a multiple of 16, got 24",
         lambda: rht_amax(x, 0, True),
     )
     refused(

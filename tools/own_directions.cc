@@ -30,7 +30,7 @@ io::ForeignWeight FormOf(const io::StoredTensor& tensor, Direction direction, bo
   if (direction == Direction::kColumnwise && is_turned) std::swap(form.rows, form.cols);
   form.block = {scheme.layout.lines_per_scale, scheme.block.cols};
   if (!is_turned) std::swap(form.block.rows, form.block.cols);
-  if (scheme.block == kWholeTensor) form.block = io::WholeBlock({form.rows, form.cols});
+  if (scheme.HasOneScale()) form.block = io::WholeBlock({form.rows, form.cols});
   return form;
 }
 

@@ -11,6 +11,7 @@
 #include "bindings/ffi/buffers.h"
 #include "bindings/ffi/decoding.h"
 #include "bindings/ffi/execution.h"
+#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -38,7 +39,7 @@ ConstQuantizedView BindOperands(const QuantSpec& spec, MatrixShape matrix,
         return Scales({kVerb, "scale_inv"}, scale_inv, scheme, count);
       case Role::kAmaxRowwise:
       case Role::kAmaxColumnwise:
-        if (scheme.layout.amax != AmaxBuffers::kPerDirection) return nullptr;
+        if (!NeedsAmax(scheme)) return nullptr;
         return reinterpret_cast<const std::byte*>(Floats({kVerb, "amax"}, amax, count));
       case Role::kScale:
         break;

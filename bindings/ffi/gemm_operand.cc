@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
@@ -54,7 +55,7 @@ OperandBuffers::OperandBuffers(const Operand& operand, std::size_t groups,
   Codes({kGemmVerb, operand.names.data}, operand.data, operand.Scheme(), codes_);
   CheckScaleDType({kGemmVerb, operand.names.scale_inv}, operand.scale_inv, operand.Scheme());
   if (!operand.is_turned) return;
-  if (!operand.HasOneScale() || !operand.spec.columnwise) {
+  if (!operand.Scheme().HasOneScale() || !operand.spec.columnwise) {
     throw InvalidArgument(fmt::format(
         "{}: codes of {} must be columnwise and have one scale to be transposed, got {}", kGemmVerb,
         operand.names.data, operand.Scheme().name));
@@ -91,14 +92,15 @@ const std::byte* OperandBuffers::Memory(const BufferPlan& buffer, std::size_t gr
     }
     case Role::kRowwiseScaleInv:
     case Role::kColumnwiseScaleInv: {
-      const std::size_t count = operand_.HasOneScale() ? 1 : FlattenShape(buffer.shape).Size();
+      const std::size_t count =
+          operand_.Scheme().HasOneScale() ? 1 : FlattenShape(buffer.shape).Size();
       const std::size_t first =
           Advance(operand_.names.scale_inv, operand_.scale_inv, used_scales_, scales_, count);
       return BytesAt(operand_.scale_inv, first * ffi::ByteWidth(operand_.scale_inv.element_type()));
     }
     case Role::kAmaxRowwise:
     case Role::kAmaxColumnwise:
-      if (operand_.Scheme().layout.amax != AmaxBuffers::kPerDirection) return nullptr;
+      if (!NeedsAmax(operand_.Scheme())) return nullptr;
       return reinterpret_cast<const std::byte*>(
           Floats({kGemmVerb, operand_.names.amax}, operand_.amax, groups_) + group);
     case Role::kScale:

@@ -36,7 +36,6 @@ struct Operand {
   bool is_turned;
 
   const SchemeInfo& Scheme() const { return *spec.scheme; }
-  bool HasOneScale() const { return Scheme().layout.lines_per_scale == 0; }
 };
 
 /// Returns the binding with the attributes of both operands.

@@ -14,6 +14,7 @@
 #include "bindings/ffi/decoding.h"
 #include "bindings/ffi/execution.h"
 #include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/grouped.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
@@ -128,7 +129,7 @@ class Groups {
                     rows);  // index of the next scale_inv of a group with rows, and of one without
     for (std::size_t g = 0; g < rows.size(); ++g) {
       QuantSpec spec = spec_;
-      if (OneScale()) spec.scale = scales[g];
+      if (spec_.scheme->HasOneScale()) spec.scale = scales[g];
       const Shape shape{rows[g], static_cast<std::int64_t>(cols_)};
       float* scale_inv = scalars.scale_inv + (rows[g] > 0 ? full++ : empty++);
       const auto bytes_of = [&](const BufferPlan& buffer) {
@@ -147,18 +148,13 @@ class Groups {
     for (DirectionResults* out : {&rowwise_, &columnwise_}) {
       const bool present = out == &rowwise_ ? spec_.rowwise : spec_.columnwise;
       ZeroFrom(execution_, out->data, present ? CodeBytes(*spec_.scheme, used_rows * cols_) : 0);
-      if (OneScale()) StoreScales(*out, CountFull(rows), scalars);
+      if (spec_.scheme->HasOneScale()) StoreScales(*out, CountFull(rows), scalars);
       ZeroFrom(execution_, out->scale_inv,
                out->used_scales * ffi::ByteWidth(out->scale_inv.element_type()));
     }
   }
 
  private:
-  bool OneScale() const { return spec_.scheme->layout.lines_per_scale == 0; }
-  bool HasAmaxPerDirection() const {
-    return spec_.scheme->layout.amax == AmaxBuffers::kPerDirection;
-  }
-
   /// Returns the number of groups that have rows.
   static std::size_t CountFull(const std::vector<std::int64_t>& rows) {
     return rows.size() - static_cast<std::size_t>(std::ranges::count(rows, 0));
@@ -173,14 +169,14 @@ class Groups {
       case Role::kColumnwiseData:
         return static_cast<std::byte*>(columnwise_.data.untyped_data()) + offset;
       case Role::kRowwiseScaleInv:
-        return OneScale() ? bytes(scale_inv) : NextScales(rowwise_, buffer);
+        return spec_.scheme->HasOneScale() ? bytes(scale_inv) : NextScales(rowwise_, buffer);
       case Role::kColumnwiseScaleInv:
-        return OneScale() ? bytes(scale_inv) : NextScales(columnwise_, buffer);
+        return spec_.scheme->HasOneScale() ? bytes(scale_inv) : NextScales(columnwise_, buffer);
       case Role::kScale:
         return bytes(scalars.scale + group);
       case Role::kAmaxColumnwise:
         // Both directions share one amax, unless each direction has its own.
-        if (HasAmaxPerDirection()) return bytes(scalars.amax_columnwise + group);
+        if (NeedsAmax(*spec_.scheme)) return bytes(scalars.amax_columnwise + group);
         break;
       case Role::kAmaxRowwise:
         break;
@@ -220,7 +216,7 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const CallExecution&
   spec.swizzled = spec.scheme->layout.swizzles;
   std::vector<std::int64_t> rows = RowsOfGroups(execution, call.group_sizes, shape, matrix);
   const std::size_t used = SumOfRows(rows, matrix, call.at_most);
-  const bool one_scale = spec.scheme->layout.lines_per_scale == 0;
+  const bool one_scale = spec.scheme->HasOneScale();
   std::vector<float> scales;
   if (one_scale) {
     const float* items = Floats({kVerb, "scale"}, call.scale, rows.size());
@@ -239,7 +235,7 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const CallExecution&
       MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols}, execution.device);
   GroupedQuantize(view, rows, views, execution);
   groups.Finish(rows, used, scalars);
-  const bool per_direction = spec.scheme->layout.amax == AmaxBuffers::kPerDirection;
+  const bool per_direction = NeedsAmax(*spec.scheme);
   if (one_scale || per_direction) {
     // Without a transform the amaxes of both directions are the same.
     const bool columns_alone = per_direction && !spec.rowwise;

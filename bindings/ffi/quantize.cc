@@ -127,7 +127,7 @@ float* TensorScaleOf(Results& out, const ScratchFloats& scalars) {
 QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& out,
                           const ScratchFloats& scalars, Device device) {
   const SchemeInfo& scheme = *spec.scheme;
-  const bool one_scale = scheme.layout.lines_per_scale == 0;
+  const bool one_scale = scheme.HasOneScale();
   const auto bytes = [](float* number) { return reinterpret_cast<std::byte*>(number); };
   const std::size_t elements = FlattenShape(shape).Size();
   const auto scales = [&](const char* name, Result& result, const BufferPlan& buffer) {
@@ -162,7 +162,7 @@ QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& ou
 /// Writes the tensor's one scale to both results, even if only one direction is present.
 void StoreTensorScale(const CallExecution& execution, const SchemeInfo& scheme,
                       const ScratchFloats& scalars, Results& out) {
-  if (scheme.layout.lines_per_scale != 0) return;
+  if (!scheme.HasOneScale()) return;
   const float* scale_inv = TensorScaleOf(out, scalars);
   for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
     ffi::AnyBuffer& buffer = **result;

@@ -172,8 +172,8 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
   ReadBuffers(tensor, buffers);
   // Both directions share one scale of the whole tensor.
   nb::object& columnwise_scale_inv = ArrayOf(tensor, Role::kColumnwiseScaleInv);
-  if (ParseQuantSpec(scheme).scheme->layout.lines_per_scale == 0 &&
-      !columnwise_scale_inv.is_valid() && ArrayOf(tensor, Role::kColumnwiseData).is_valid()) {
+  if (ParseQuantSpec(scheme).scheme->HasOneScale() && !columnwise_scale_inv.is_valid() &&
+      ArrayOf(tensor, Role::kColumnwiseData).is_valid()) {
     columnwise_scale_inv = ArrayOf(tensor, Role::kRowwiseScaleInv);
   }
   tensor.spec = ParseOptions("from_buffers", scheme, HasDirection(tensor, 0),

@@ -40,7 +40,7 @@ void CheckDerives(const ConstQuantizedView& in, const QuantizedView& out) {
 
 bool DerivesColumnwise(const SchemeInfo& scheme) {
   if (!scheme.layout.columnwise_transposed) return false;
-  return scheme.block == kWholeTensor || scheme.block.rows == scheme.block.cols;
+  return scheme.HasOneScale() || scheme.block.rows == scheme.block.cols;
 }
 
 void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
@@ -49,7 +49,7 @@ void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
   CheckScaledCodes(kVerb, in, Direction::kRowwise);
   CheckScaledCodes(kVerb, out, Direction::kColumnwise);
   CallTensors call(kVerb);
-  const bool has_blocks = in.spec.scheme->block != kWholeTensor;
+  const bool has_blocks = !in.spec.scheme->HasOneScale();
   for (const Role role : {Role::kColumnwiseData, Role::kColumnwiseScaleInv}) {
     if (role == Role::kColumnwiseData || has_blocks) call.Write({RoleName(role)}, out[role]);
   }

@@ -20,8 +20,8 @@ constexpr const char* kConvertVerb = "block_scales_to_mxfp8";
 void CheckConvertible(const ConstQuantizedView& in, Direction direction) {
   CheckScheme(in.spec);
   const SchemeInfo& scheme = *in.spec.scheme;
-  const bool blocks = scheme.layout.scale_type == ScaleType::kFloat32 &&
-                      scheme.block != kWholeTensor && scheme.block.cols % kMxBlock == 0;
+  const bool blocks = scheme.layout.scale_type == ScaleType::kFloat32 && !scheme.HasOneScale() &&
+                      scheme.block.cols % kMxBlock == 0;
   if (!blocks) {
     throw InvalidArgument(fmt::format("{}: the scheme must have fp32 scales per block, got {}",
                                       kConvertVerb, scheme.name));

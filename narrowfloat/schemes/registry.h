@@ -60,6 +60,9 @@ struct SchemeInfo {
   BlockShape block;
   SchemeLayout layout;
   OptionSet options, on_by_default;
+
+  /// Returns true if the whole tensor has one scale.
+  constexpr bool HasOneScale() const { return block == kWholeTensor; }
 };
 
 namespace internal {
@@ -84,6 +87,13 @@ constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
   return true;
 }
 
+constexpr bool BlocksMatchLayouts(const auto& schemes) {
+  for (const SchemeInfo& scheme : schemes) {
+    if (scheme.HasOneScale() != (scheme.layout.lines_per_scale == 0)) return false;
+  }
+  return true;
+}
+
 }  // namespace internal
 
 /// The schemes of this build as types.
@@ -93,6 +103,8 @@ inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 inline constexpr auto kSchemes = std::apply(
     [](const auto&... entry) { return std::array{internal::Describe(entry)...}; }, kEntries);
 static_assert(internal::NamesAndIdsAreUnique(kSchemes));
+static_assert(internal::BlocksMatchLayouts(kSchemes),
+              "lines_per_scale must be 0 if, and only if, the block is the whole tensor");
 
 /// Returns the bytes of `codes` adjacent codes.
 constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {

@@ -78,7 +78,7 @@ GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> gr
     BufferPlan& whole = plan.buffers[i].whole;
     std::size_t items = ends[i];
     for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
-      if (!IsScaleOf(whole.role, direction) || spec.scheme->layout.lines_per_scale == 0) continue;
+      if (!IsScaleOf(whole.role, direction) || spec.scheme->HasOneScale()) continue;
       if (all.Size() > 0)
         items = std::max(items, ScaleCapacity(*spec.scheme, direction, all, groups.size()));
     }

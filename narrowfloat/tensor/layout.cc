@@ -7,14 +7,14 @@ namespace narrowfloat {
 
 bool HasWholeBlocks(const SchemeInfo& scheme, MatrixShape matrix) {
   const std::size_t block = scheme.block.cols;
-  return block == 0 || (matrix.rows % block == 0 && matrix.cols % block == 0);
+  return scheme.HasOneScale() || (matrix.rows % block == 0 && matrix.cols % block == 0);
 }
 
 ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixShape matrix) {
   const SchemeLayout& layout = scheme.layout;
   const bool rowwise = direction == Direction::kRowwise;
   ScaleGrid grid{1, 1, 1, 1, rowwise ? layout.rowwise_order : layout.columnwise_order};
-  if (layout.lines_per_scale == 0) return grid;
+  if (scheme.HasOneScale()) return grid;
   // A columnwise block is the rowwise one transposed, so that block.cols is its length along a line
   // in both directions.
   grid.lines = CeilDiv(rowwise ? matrix.rows : matrix.cols, layout.lines_per_scale);

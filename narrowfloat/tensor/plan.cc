@@ -65,7 +65,7 @@ Shape CodesShape(const SchemeInfo& scheme, Direction direction, Shape shape) {
 }
 
 Shape ScaleShape(const SchemeInfo& scheme, Direction direction, MatrixShape matrix) {
-  if (scheme.layout.lines_per_scale == 0) return {1};
+  if (scheme.HasOneScale()) return {1};
   const MatrixShape stored = MakeScaleGrid(scheme, direction, matrix).StoredShape();
   return {static_cast<std::int64_t>(stored.rows), static_cast<std::int64_t>(stored.cols)};
 }
@@ -121,7 +121,7 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
                   Role::kRowwiseScaleInv);
   }
   if (HasRole(spec, Role::kColumnwiseData)) {
-    const bool shared = spec.rowwise && scheme.layout.lines_per_scale == 0;
+    const bool shared = spec.rowwise && scheme.HasOneScale();
     add_direction(Direction::kColumnwise, Role::kColumnwiseData, Role::kColumnwiseScaleInv,
                   shared ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv);
   }

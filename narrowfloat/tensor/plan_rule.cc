@@ -35,8 +35,8 @@ Sizes CodesRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
 
 /// Returns the stored shape of MakeScaleGrid(), as rules over the tensor's dimensions.
 Sizes ScaleSizes(const SchemeInfo& scheme, Direction direction, std::size_t rank) {
+  if (scheme.HasOneScale()) return {{}};
   const SchemeLayout& layout = scheme.layout;
-  if (layout.lines_per_scale == 0) return {{}};
   const bool rowwise = direction == Direction::kRowwise;
   const auto rows = RowDimensions(rank), columns = ColumnDimensions(rank);
   const auto rule = [](std::vector<std::size_t> dimensions, auto divisor, auto multiple) {

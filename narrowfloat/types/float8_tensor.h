@@ -10,10 +10,9 @@
 namespace narrowfloat {
 
 /// FP8 with one scale for the whole tensor.
-inline constexpr SchemeFamily kFloat8Family{"Float8Tensor", [](const SchemeInfo& scheme) {
-                                              return scheme.element_bits == 8 &&
-                                                     scheme.block == kWholeTensor;
-                                            }};
+inline constexpr SchemeFamily kFloat8Family{
+    "Float8Tensor",
+    [](const SchemeInfo& scheme) { return scheme.element_bits == 8 && scheme.HasOneScale(); }};
 
 using Float8TensorStorage = OfFamily<QuantizedTensorStorage, kFloat8Family>;
 using Float8Tensor = OfFamily<QuantizedTensor, kFloat8Family>;

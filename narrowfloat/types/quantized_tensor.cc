@@ -58,7 +58,7 @@ QuantizedTensor QuantizedTensor::Reshape(const Shape& shape) const {
   metadata.shape = ResolveShape(metadata.shape, shape);
   const SchemeInfo& scheme = *metadata.spec.scheme;
   if (FlattenShape(metadata.shape) != FlattenShape(GetShape())) {
-    if (scheme.block != kWholeTensor) {
+    if (!scheme.HasOneScale()) {
       throw InvalidArgument(fmt::format(
           "reshape: {} cuts blocks along the last dimension, which must stay {}, got {}",
           scheme.name, GetShape().back(), ShapeText(metadata.shape)));

@@ -56,9 +56,10 @@ std::vector<Item> ItemsOnHost(const CallExecution& execution, const void* items,
 }
 
 /// Returns the groups' rows: the sizes if their sum is the matrix's rows, else slices of axis 0.
-std::vector<std::int64_t> RowsOfGroups(const CallExecution& execution, const ffi::AnyBuffer& sizes,
-                                       const Shape& shape, MatrixShape matrix) {
-  CheckDType({kVerb, "group_sizes"}, sizes, ffi::S32);
+std::vector<std::int64_t> RowsOfGroups(const char* verb, const CallExecution& execution,
+                                       const ffi::AnyBuffer& sizes, const Shape& shape,
+                                       MatrixShape matrix) {
+  CheckDType({verb, "group_sizes"}, sizes, ffi::S32);
   const auto items =
       ItemsOnHost<std::int32_t>(execution, sizes.untyped_data(), sizes.element_count());
   std::vector<std::int64_t> rows(items.begin(), items.end());
@@ -72,20 +73,21 @@ std::vector<std::int64_t> RowsOfGroups(const CallExecution& execution, const ffi
 
 /// Checks and returns the sum of the groups' rows. Errors: InvalidArgument if it is not the input's
 /// number of rows; with `at_most`, if it is larger.
-std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix, bool at_most) {
+std::size_t SumOfRows(const char* verb, const std::vector<std::int64_t>& rows, MatrixShape matrix,
+                      bool at_most) {
   std::int64_t sum = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
     if (rows[g] < 0) {
       throw InvalidArgument(
-          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, rows[g]));
+          fmt::format("{}: group {} must have 0 rows or more, got {}", verb, g, rows[g]));
     }
     sum += rows[g];
   }
   const auto total = static_cast<std::int64_t>(matrix.rows);
   if (sum == total || (at_most && sum < total)) return static_cast<std::size_t>(sum);
   throw InvalidArgument(fmt::format(
-      "{}: group_sizes must add up to the first dimension or to the {} rows, got a sum of {}",
-      kVerb, total, sum));
+      "{}: group_sizes must add up to the first dimension or to the {} rows, got a sum of {}", verb,
+      total, sum));
 }
 
 void CheckDirection(DirectionResults& out, const SchemeInfo& scheme, std::size_t elements) {
@@ -214,8 +216,8 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const CallExecution&
       ElementOf({kVerb, "the output"}, rowwise ? *call.rowwise_data : *call.columnwise_data);
   QuantSpec spec = MakeSpec(kVerb, call.attributes, element);
   spec.swizzled = spec.scheme->layout.swizzles;
-  std::vector<std::int64_t> rows = RowsOfGroups(execution, call.group_sizes, shape, matrix);
-  const std::size_t used = SumOfRows(rows, matrix, call.at_most);
+  std::vector<std::int64_t> rows = RowsOfGroups(kVerb, execution, call.group_sizes, shape, matrix);
+  const std::size_t used = SumOfRows(kVerb, rows, matrix, call.at_most);
   const bool one_scale = spec.scheme->HasOneScale();
   std::vector<float> scales;
   if (one_scale) {
@@ -310,13 +312,15 @@ ffi::Error GroupedQuantizeV2FFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
 ffi::Error GroupedAmaxFFI(ffi::AnyBuffer input, ffi::AnyBuffer group_sizes, Result amax,
                           Platform platform) {
   return RunOn(platform, [&](const CallExecution& execution) {
+    constexpr const char* kAmaxVerb = "grouped_amax";
     const Shape shape = ShapeOf(input);
     const MatrixShape matrix =
-        SplitShape(kVerb, shape, static_cast<std::int64_t>(shape.size()) - 1);
-    const std::vector<std::int64_t> rows = RowsOfGroups(execution, group_sizes, shape, matrix);
-    SumOfRows(rows, matrix, false);
-    float* amaxes = MutableFloats({kVerb, "amax"}, *amax, rows.size());
-    ConstTensorView group = MatrixView({kVerb, "the input"}, input, matrix, execution.device);
+        SplitShape(kAmaxVerb, shape, static_cast<std::int64_t>(shape.size()) - 1);
+    const std::vector<std::int64_t> rows =
+        RowsOfGroups(kAmaxVerb, execution, group_sizes, shape, matrix);
+    SumOfRows(kAmaxVerb, rows, matrix, false);
+    float* amaxes = MutableFloats({kAmaxVerb, "amax"}, *amax, rows.size());
+    ConstTensorView group = MatrixView({kAmaxVerb, "the input"}, input, matrix, execution.device);
     for (std::size_t g = 0; g < rows.size(); ++g) {
       group.shape[0] = rows[g];
       Amax(group, FloatView(amaxes, g, execution.device), execution);

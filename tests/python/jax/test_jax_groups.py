@@ -12,6 +12,7 @@ import pytest
 from handler import BOTH, COLWISE, CURRENT, DELAYED, MXFP8, ROWWISE, bits
 from hostile import hostile
 from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
+from narrowfloat.jax.primitives.amax import grouped_amax
 from narrowfloat.jax.quantize import (
     GroupedNoScaleTensor,
     GroupedQuantizer,
@@ -278,3 +279,18 @@ def test_dbias_of_groups() -> None:
     sums = grouped_dbias(jnp.asarray(grad), jnp.asarray([2, 0, 4], jnp.int32))
     want = np.stack([grad[:2].sum(0), np.zeros(4, np.float32), grad[2:].sum(0)])
     np.testing.assert_array_equal(np.asarray(sums), want)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            [32, 64],
+            "group_sizes must add up to the first dimension or to the 128 rows, got a sum of 96",
+        ),
+        ([160, -32], "group 1 must have 0 rows or more, got -32"),
+    ],
+)
+def test_errors_of_amaxes_of_groups_name_the_function(sizes: list[int], message: str) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f": grouped_amax: {message}"):
+        grouped_amax(hostile((128, 64)), jnp.asarray(sizes, jnp.int32)).block_until_ready()

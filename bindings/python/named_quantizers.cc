@@ -15,10 +15,9 @@
 #include "bindings/python/quantized_tensor.h"
 #include "bindings/python/verbs.h"
 #include "narrowfloat/numerics/formats.h"
-#include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/element_type.h"
-#include "narrowfloat/tensor/error.h"
 #include "narrowfloat/types/float8_block_tensor.h"
+#include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
 #include "narrowfloat/types/nvfp4_tensor.h"
 
@@ -58,35 +57,26 @@ std::string_view Fp8ElementOf(const nb::object& fp8_dtype) {
   return ElementOf(fp8_dtype, kFp8Elements, "fp8_dtype");
 }
 
-template <class Predicate>
-std::string_view SchemeWith(std::string_view element, Predicate&& wanted) {
-  for (const SchemeInfo& scheme : kSchemes) {
-    if (scheme.element == element && wanted(scheme)) return scheme.name;
-  }
-  throw Unsupported(fmt::format("quantizer: no scheme of this kind has {} elements", element));
+std::string_view NameOf(const SchemeFamily& family, std::string_view element, bool tiles) {
+  return FindInFamily(family, element,
+                      tiles ? FamilyBlocks::kTwoDimensional : FamilyBlocks::kOneDimensional)
+      .name;
 }
 
 std::string_view PerTensorScheme(const nb::object& fp8_dtype) {
-  return SchemeWith(Fp8ElementOf(fp8_dtype),
-                    [](const SchemeInfo& scheme) { return scheme.block == kWholeTensor; });
+  return NameOf(kFloat8Family, Fp8ElementOf(fp8_dtype), false);
 }
 
 std::string_view MxScheme(const nb::object& fp8_dtype, bool with_2d_quantization) {
-  return SchemeWith(Fp8ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
-    return kMxfp8Family.contains(scheme) && (scheme.block.rows > 1) == with_2d_quantization;
-  });
+  return NameOf(kMxfp8Family, Fp8ElementOf(fp8_dtype), with_2d_quantization);
 }
 
 std::string_view BlockScheme(const nb::object& fp8_dtype, bool tiles) {
-  return SchemeWith(Fp8ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
-    return kFloat8BlockFamily.contains(scheme) && (scheme.block.rows > 1) == tiles;
-  });
+  return NameOf(kFloat8BlockFamily, Fp8ElementOf(fp8_dtype), tiles);
 }
 
 std::string_view Nvfp4Scheme(const nb::object& fp4_dtype, bool tiles) {
-  return SchemeWith(ElementOf(fp4_dtype, kFp4Elements, "fp4_dtype"), [&](const SchemeInfo& scheme) {
-    return kNvfp4Family.contains(scheme) && (scheme.block.rows > 1) == tiles;
-  });
+  return NameOf(kNvfp4Family, ElementOf(fp4_dtype, kFp4Elements, "fp4_dtype"), tiles);
 }
 
 void CheckBlocks(std::string_view quantizer, std::string_view scheme, const nb::object& shape) {

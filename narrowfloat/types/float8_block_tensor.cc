@@ -10,13 +10,6 @@
 namespace narrowfloat {
 namespace {
 
-constexpr SchemeFamily kRuns{"Float8BlockQuantizer", [](const SchemeInfo& scheme) {
-                               return kFloat8BlockFamily.contains(scheme) && scheme.block.rows == 1;
-                             }};
-constexpr SchemeFamily kTiles{"Float8BlockQuantizer", [](const SchemeInfo& scheme) {
-                                return kFloat8BlockFamily.contains(scheme) && scheme.block.rows > 1;
-                              }};
-
 // Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(std::string_view element, const Float8BlockOptions& options) {
   if (options.block_scaling_dim != 1 && options.block_scaling_dim != 2) {
@@ -24,7 +17,9 @@ QuantSpec MakeSpec(std::string_view element, const Float8BlockOptions& options) 
         fmt::format("quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got {}",
                     options.block_scaling_dim));
   }
-  QuantSpec spec{.scheme = &FindInFamily(options.block_scaling_dim == 1 ? kRuns : kTiles, element),
+  const FamilyBlocks blocks = options.block_scaling_dim == 1 ? FamilyBlocks::kOneDimensional
+                                                             : FamilyBlocks::kTwoDimensional;
+  QuantSpec spec{.scheme = &FindInFamily(kFloat8BlockFamily, element, blocks),
                  .columnwise = true,
                  .amax_epsilon = options.amax_epsilon,
                  .force_pow_2_scales = options.force_pow_2_scales};

@@ -4,20 +4,9 @@
 namespace narrowfloat {
 namespace {
 
-constexpr SchemeFamily kOneDimensional{"MXFP8Quantizer", [](const SchemeInfo& scheme) {
-                                         return kMxfp8Family.contains(scheme) &&
-                                                scheme.block.rows == 1;
-                                       }};
-constexpr SchemeFamily kTwoDimensional{"MXFP8Quantizer", [](const SchemeInfo& scheme) {
-                                         return kMxfp8Family.contains(scheme) &&
-                                                scheme.block.rows > 1;
-                                       }};
-
 // Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(std::string_view element, const MXFP8Options& options) {
-  const SchemeFamily& family =
-      options.blocks == MXFP8Blocks::kTwoDimensional ? kTwoDimensional : kOneDimensional;
-  return {.scheme = &FindInFamily(family, element),
+  return {.scheme = &FindInFamily(kMxfp8Family, element, options.blocks),
           .columnwise = true,
           .swizzled = options.scales == ScalePlacement::kSwizzled};
 }

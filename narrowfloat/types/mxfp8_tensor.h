@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -22,8 +21,7 @@ inline constexpr SchemeFamily kMxfp8Family{"MXFP8Tensor", [](const SchemeInfo& s
 using MXFP8TensorStorage = OfFamily<QuantizedTensorStorage, kMxfp8Family>;
 using MXFP8Tensor = OfFamily<QuantizedTensor, kMxfp8Family>;
 
-/// Elements that share a scale: a run along a row or column, or a square tile.
-enum class MXFP8Blocks : std::uint8_t { kOneDimensional, kTwoDimensional };
+using MXFP8Blocks = FamilyBlocks;
 
 struct MXFP8Options {
   MXFP8Blocks blocks = MXFP8Blocks::kOneDimensional;

@@ -4,18 +4,11 @@
 namespace narrowfloat {
 namespace {
 
-constexpr SchemeFamily kRuns{"NVFP4Quantizer", [](const SchemeInfo& scheme) {
-                               return kNvfp4Family.contains(scheme) && scheme.block.rows == 1;
-                             }};
-constexpr SchemeFamily kTiles{"NVFP4Quantizer", [](const SchemeInfo& scheme) {
-                                return kNvfp4Family.contains(scheme) && scheme.block.rows > 1;
-                              }};
-
 // Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(const NVFP4Options& options) {
-  QuantSpec spec{
-      .scheme = &FindInFamily(options.with_2d_quantization ? kTiles : kRuns, E2M1::kName),
-      .columnwise = true};
+  const FamilyBlocks blocks =
+      options.with_2d_quantization ? FamilyBlocks::kTwoDimensional : FamilyBlocks::kOneDimensional;
+  QuantSpec spec{.scheme = &FindInFamily(kNvfp4Family, E2M1::kName, blocks), .columnwise = true};
   spec.swizzled = options.scales == ScalePlacement::kSwizzled;
   spec.rht = options.with_rht;
   if (options.with_rht && !options.with_random_sign_mask) spec.rht_sign_mask = 0;

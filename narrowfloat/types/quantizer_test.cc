@@ -247,7 +247,7 @@ TEST(QuantizerTest, Mxfp8TakesWholeBlocksOnly) {
 TEST(QuantizerTest, ConstructorsCheckTheirArguments) {
   float scale = 1.0f;
   EXPECT_EQ(InvalidArgumentOf([] { MXFP8Quantizer("e3m2"); }),
-            "quantizer: MXFP8Quantizer needs one of the elements e4m3, e5m2, got 'e3m2'");
+            "quantizer: MXFP8Tensor needs one of the elements e4m3, e5m2, got 'e3m2'");
   EXPECT_EQ(InvalidArgumentOf([] { Float8CurrentScalingQuantizer(""); }),
             "quantizer: Float8Tensor needs one of the elements e4m3, e5m2, got ''");
   EXPECT_EQ(InvalidArgumentOf([&] { Float8Quantizer(&scale, nullptr, E4M3::kName); }),

@@ -11,10 +11,13 @@
 
 namespace narrowfloat {
 
-const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element) {
+const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element,
+                               FamilyBlocks blocks) {
   std::vector<std::string_view> elements;
   for (const SchemeInfo& scheme : kSchemes) {
-    if (!family.contains(scheme)) continue;
+    const bool has_tiles = scheme.block.rows > 1;
+    if (!family.contains(scheme) || has_tiles != (blocks == FamilyBlocks::kTwoDimensional))
+      continue;
     if (scheme.element == element) return scheme;
     elements.push_back(scheme.element);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -15,9 +16,14 @@ struct SchemeFamily {
   bool (*contains)(const SchemeInfo& scheme);
 };
 
-/// Returns the family's scheme with that element format. Errors: InvalidArgument naming the formats
-/// of the family.
-const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element);
+/// Elements that share a scale: a run along a row or column (or the whole tensor), or a square
+/// tile.
+enum class FamilyBlocks : std::uint8_t { kOneDimensional, kTwoDimensional };
+
+/// Returns the family's scheme with that element format and kind of blocks. Errors: InvalidArgument
+/// naming the formats of such schemes.
+const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element,
+                               FamilyBlocks blocks = FamilyBlocks::kOneDimensional);
 
 /// Checks a scheme. Errors: InvalidArgument if it is not in the family.
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);

@@ -16,7 +16,6 @@ THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
 # Messages without a test, by a literal part of their text, and the reasons.
 WITHOUT_A_TEST = {
     "is imported when it is asked for": "ends an import that TransformerEngine itself catches",
-    "quantizer: no scheme of this kind has": "a build without the scheme",
     ": this build has no MXFP8": "a build without the scheme",
     ": amax_history must have at least one item": "the primitive checks the shape first",
     "import: narrowfloat needs PyTorch 2.15 or later, got": "an older PyTorch",

@@ -54,34 +54,6 @@ struct ProductParts {
   GemmProblem Problem() const { return {*a, *b, rule, result}; }
 };
 
-/// The products of one call: products that expand to bfloat16 in mode kFast, and the others.
-struct Work {
-  struct Expanded {
-    GemmProblem problem;
-    ProductExpansion expansion;
-  };
-  std::vector<Expanded> expanded;
-  std::vector<GemmProblem> others;
-
-  void Add(const GemmProblem& problem, const Product& product, GemmMode mode) {
-    std::optional<ProductExpansion> expansion;
-    if (mode == GemmMode::kFast)
-      expansion = PlanExpansion(product.a, product.a_direction, product.b, product.b_direction);
-    if (expansion) {
-      expanded.push_back({problem, *std::move(expansion)});
-    } else {
-      others.push_back(problem);
-    }
-  }
-
-  void Run(const Execution& execution) const {
-    const BFloat16MultiplyFn multiply = expanded.empty() ? nullptr : LoadBFloat16Multiply();
-    MultiplyAll(others, execution);
-    for (const Expanded& product : expanded)
-      MultiplyExpanded(product.problem, product.expansion, multiply, execution);
-  }
-};
-
 }  // namespace
 
 void CpuBackend::Multiply(std::span<const Product> products, GemmMode mode,
@@ -91,12 +63,25 @@ void CpuBackend::Multiply(std::span<const Product> products, GemmMode mode,
   // kFast needs instructions for bfloat16, and vector kernels.
   if (execution.Kernels().gemm == nullptr || !HasBFloat16Products()) mode = GemmMode::kReproducible;
   std::vector<std::unique_ptr<const ProductParts>> parts;
-  Work work;
+  // In mode kFast, the products that expand to bfloat16 are multiplied after the others.
+  std::vector<std::pair<GemmProblem, ProductExpansion>> expanded;
+  std::vector<GemmProblem> others;
   for (const Product& product : products) {
-    parts.push_back(std::make_unique<const ProductParts>(product));
-    work.Add(parts.back()->Problem(), product, mode);
+    const GemmProblem problem =
+        parts.emplace_back(std::make_unique<const ProductParts>(product))->Problem();
+    std::optional<ProductExpansion> expansion;
+    if (mode == GemmMode::kFast)
+      expansion = PlanExpansion(product.a, product.a_direction, product.b, product.b_direction);
+    if (expansion) {
+      expanded.emplace_back(problem, *std::move(expansion));
+    } else {
+      others.push_back(problem);
+    }
   }
-  work.Run(execution);
+  const BFloat16MultiplyFn multiply = expanded.empty() ? nullptr : LoadBFloat16Multiply();
+  MultiplyAll(others, execution);
+  for (const auto& [problem, expansion] : expanded)
+    MultiplyExpanded(problem, expansion, multiply, execution);
 }
 
 }  // namespace narrowfloat

@@ -3,13 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <vector>
 
 #include "narrowfloat/ops/cpu/cpu_backend.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
 #include "narrowfloat/ops/parallel.h"
-#include "narrowfloat/tensor/float_environment.h"
 
 namespace narrowfloat {
 namespace {
@@ -19,20 +16,11 @@ constexpr std::size_t kColumns = 1024;
 
 }  // namespace
 
-float LargestAmax(const TileGrid& grid, const Execution& execution,
-                  const std::function<float(const Tile&)>& amax_of) {
-  const FloatEnvironment environment;  // comparisons, too, may flush subnormals
-  std::vector<float> amaxes(grid.Count());
-  ParallelFor(execution, grid.Count(), [&](std::size_t i) { amaxes[i] = amax_of(grid[i]); });
-  return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
-}
-
 float AmaxOfRows(const StridedRows<const std::byte>& rows, DType dtype,
                  const Execution& execution) {
   const KernelTable& kernels = execution.Kernels();
-  const auto amax_of = [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); };
-  // By reference: std::function would allocate memory for a copy.
-  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution, std::cref(amax_of));
+  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution,
+                     [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); });
 }
 
 void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction direction,

@@ -44,8 +44,7 @@ void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction
 
 void CpuBackend::Amax(const ConstTensorView& in, std::byte* amax,
                       const Execution& execution) const {
-  StridedRows<const std::byte> rows;
-  FillRows(in, rows);
+  const StridedRows rows(in);
   const float largest = AmaxOfRows(rows, in.dtype, execution);
   std::memcpy(amax, &largest, sizeof largest);
 }

@@ -218,8 +218,7 @@ void CpuBackend::QuantizeDbias(const ConstTensorView& in, const QuantizedView& o
 
 void CpuBackend::ColumnSums(const ConstTensorView& in, const TensorView& sums,
                             const Execution& execution) const {
-  StridedRows<const std::byte> rows;
-  FillRows(in, rows);
+  const StridedRows rows(in);
   std::vector<float> workspace(WorkspaceSize(rows.shape));
   RunSums({rows, in.dtype, execution.Kernels(), 1, 1}, sums, workspace, execution);
 }

@@ -14,8 +14,7 @@
 namespace narrowfloat {
 void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                             const TensorView& out, const Execution& execution) const {
-  StridedRows<std::byte> rows;
-  FillRows(out, rows);
+  const StridedRows rows(out);
   const SchemeInfo& scheme = *in.spec.scheme;
   const KernelTable& kernels = execution.Kernels();
   DequantizeArgs args{SchemeIndex(scheme),

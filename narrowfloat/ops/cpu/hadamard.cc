@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/cpu/amax.h"
@@ -51,28 +50,26 @@ float TransformedAmax(const StridedRows<const std::byte>& rows, DType dtype,
 
 void CpuBackend::HadamardTransform(const ConstTensorView& in, const TensorView& out,
                                    std::uint32_t sign_mask, const Execution& execution) const {
-  StridedRows<const std::byte> rows;
-  StridedRows<std::byte> out_rows;
-  FillRows(in, rows);
-  FillRows(out, out_rows);
+  const StridedRows rows(in);
+  const StridedRows out_rows(out);
   const KernelTable& kernels = execution.Kernels();
   const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     const Tile tile = grid[i];
-    std::vector<std::ptrdiff_t> offsets;
-    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-      offsets.push_back(out_rows.matrix.Row(r) - out_rows.matrix.data +
-                        static_cast<std::ptrdiff_t>(tile.col_begin * ItemSize(in.dtype)));
+    MatrixRows<std::byte> out_of_tile = out_rows.matrix;
+    out_of_tile.data += tile.col_begin * ItemSize(in.dtype);
+    if (out_of_tile.row_offsets != nullptr) {
+      out_of_tile.row_offsets += tile.row_begin;
+    } else {
+      out_of_tile.data = out_of_tile.Row(tile.row_begin);
     }
-    kernels.Hadamard(in.dtype, rows.matrix, tile, sign_mask,
-                     {out_rows.matrix.data, 0, offsets.data()});
+    kernels.Hadamard(in.dtype, rows.matrix, tile, sign_mask, out_of_tile);
   });
 }
 
 void CpuBackend::HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, std::byte* amax,
                               const Execution& execution) const {
-  StridedRows<const std::byte> rows;
-  FillRows(in, rows);
+  const StridedRows rows(in);
   const float largest = TransformedAmax(rows, in.dtype, sign_mask, execution);
   std::memcpy(amax, &largest, sizeof largest);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,21 +26,19 @@ std::vector<float> LoadBias(const ConstTensorView& bias) {
 /// The objects that a product's problem refers to.
 struct ProductParts {
   std::unique_ptr<StoredOperand> a, b;
-  StridedRows<std::byte> rows, points;
+  StridedRows<std::byte> rows;
+  std::optional<StridedRows<std::byte>> points;
   GemmResult result;
   GemmRule rule;
 
   explicit ProductParts(const Product& product)
       : a(MakeGemmOperand(product.a, product.a_direction)),
-        b(MakeGemmOperand(product.b, product.b_direction)) {
+        b(MakeGemmOperand(product.b, product.b_direction)),
+        rows(product.out) {
     const GemmOptions& options = product.options;
-    FillRows(product.out, rows);
     result = {rows.matrix, product.out.dtype, options.output == GemmOutput::kAccumulate, {}, {}};
     result.step.function = options.function;
-    if (options.gelu_in) {
-      FillRows(*options.gelu_in, points);
-      result.step.points = points.matrix;
-    }
+    if (options.gelu_in) result.step.points = points.emplace(*options.gelu_in).matrix;
     std::optional<DType> bias_dtype;
     if (options.bias) {
       bias_dtype = options.bias->dtype;

@@ -68,9 +68,13 @@ QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, DType dtype,
 
 QuantizeRun::QuantizeRun(const ConstTensorView& in, const QuantizedView& out,
                          const Execution& execution)
-    : in_(in), out_(out), execution_(execution), spec_(out.spec), kernels_(execution.Kernels()) {
+    : in_(in),
+      out_(out),
+      execution_(execution),
+      spec_(out.spec),
+      kernels_(execution.Kernels()),
+      rows_(in) {
   ThreadCount(execution);  // throws before anything is written
-  FillRows(in, rows_);
 }
 
 std::span<const Direction> QuantizeRun::Passes() const {

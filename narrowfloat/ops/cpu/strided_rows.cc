@@ -26,19 +26,19 @@ void FillOffsets(const Shape& shape, const Strides& strides, std::size_t rows, S
 }  // namespace
 
 template <class Byte>
-void FillRows(const BasicTensorView<Byte>& view, StridedRows<Byte>& rows) {
-  rows.shape = FlattenShape(view.shape);
-  if (rows.shape.Size() == 0) return;
-  rows.matrix.data = view.data;
+StridedRows<Byte>::StridedRows(const BasicTensorView<Byte>& view)
+    : shape(FlattenShape(view.shape)) {
+  if (shape.Size() == 0) return;
+  matrix.data = view.data;
   if (const auto stride = RowStride(view)) {
-    rows.matrix.row_stride = *stride;
+    matrix.row_stride = *stride;
     return;
   }
-  FillOffsets(view.shape, view.strides, rows.shape.rows, rows.offsets);
-  rows.matrix.row_offsets = rows.offsets.data();
+  FillOffsets(view.shape, view.strides, shape.rows, offsets);
+  matrix.row_offsets = offsets.data();
 }
 
-template void FillRows(const TensorView&, StridedRows<std::byte>&);
-template void FillRows(const ConstTensorView&, StridedRows<const std::byte>&);
+template struct StridedRows<std::byte>;
+template struct StridedRows<const std::byte>;
 
 }  // namespace narrowfloat

@@ -13,17 +13,14 @@ namespace narrowfloat {
 /// if the distance between rows is not constant.
 template <class Byte>
 struct StridedRows {
-  MatrixRows<Byte> matrix;
-  MatrixShape shape{};
-  std::vector<std::ptrdiff_t> offsets;
-
-  StridedRows() = default;
+  /// Requires: CheckRows accepts the view.
+  explicit StridedRows(const BasicTensorView<Byte>& view);
   StridedRows(const StridedRows&) = delete;  // `matrix` points into `offsets`
   StridedRows& operator=(const StridedRows&) = delete;
-};
 
-/// Fills `rows`. Requires: CheckRows accepts the view.
-template <class Byte>
-void FillRows(const BasicTensorView<Byte>& view, StridedRows<Byte>& rows);
+  MatrixRows<Byte> matrix;
+  MatrixShape shape;
+  std::vector<std::ptrdiff_t> offsets;
+};
 
 }  // namespace narrowfloat

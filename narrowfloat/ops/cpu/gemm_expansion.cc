@@ -154,11 +154,8 @@ template <Scheme S>
 std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
                                                Direction direction) {
   const ScaleOptions options = ScaleOptionsOf(view.spec, DType::kBFloat16);
-  const ConstTensorView& buffer = view[AmaxRole(direction)];
-  std::vector<float> amaxes(FlattenShape(buffer.shape).Size());
-  std::memcpy(amaxes.data(), buffer.data, amaxes.size() * sizeof(float));
   std::vector<double> factors;
-  for (const float amax : amaxes) {
+  for (const float amax : LoadAmaxes(view, direction)) {
     if (amax != 0.0f && !(amax >= kLeastAmax && amax <= kLargestAmax)) return std::nullopt;
     factors.push_back(static_cast<double>(amax) *
                       static_cast<double>(S::Prepare(amax, options).decode));
@@ -177,11 +174,8 @@ template <Scheme S>
 std::optional<Measured> Measure(const ConstQuantizedView& view, Direction direction) {
   constexpr ExponentRange kElements = RangeOf<typename S::Element>();
   constexpr int kElementBits = S::Element::kMantissaBits + 1;
-  const MatrixShape matrix = FlattenShape(view.shape);
-  const bool rowwise = direction == Direction::kRowwise;
-  const std::size_t lines = rowwise ? matrix.rows : matrix.cols;
-  const std::size_t length = rowwise ? matrix.cols : matrix.rows;
-  StoredScales scales{BuffersOf(view, direction), 0, 0};
+  const ScaleGrid grid = MakeScaleGrid(*view.spec.scheme, direction, FlattenShape(view.shape));
+  const StoredScales scales{BuffersOf(view, direction), grid.lines, grid.blocks};
   if constexpr (WholeTensorScheme<S>) {
     static_assert(kElementBits <= kBFloat16Bits);
     float scale_inv;
@@ -196,8 +190,6 @@ std::optional<Measured> Measure(const ConstQuantizedView& view, Direction direct
         {kElements.low + kScales.low, kElements.high + kScales.high}, false, *std::move(factors)};
   } else {
     static_assert(kElementBits <= kBFloat16Bits);
-    scales.lines = ScaleLine<S>(lines + S::kLayout.lines_per_scale - 1);
-    scales.blocks = CeilDiv(length, S::kBlock.cols);
     if constexpr (S::kLayout.scale_type == ScaleType::kFloat32) {
       return MeasurePowers(ReadFloats(scales), kElements);
     } else {

@@ -17,17 +17,15 @@ constexpr auto kMake = ArrayOf(AllSchemes{}, []<class S>() -> MakeFn {
   };
 });
 
-/// Returns the amaxes of a scheme with a second level of scales: one, or one per line.
+}  // namespace
+
 std::vector<float> LoadAmaxes(const ConstQuantizedView& view, Direction direction) {
-  const SchemeInfo& scheme = *view.spec.scheme;
-  if (scheme.layout.amax == AmaxBuffers::kNone || scheme.block == kWholeTensor) return {};
+  if (!NeedsAmax(*view.spec.scheme)) return {};
   const ConstTensorView& buffer = view[AmaxRole(direction)];
   std::vector<float> amaxes(FlattenShape(buffer.shape).Size());
   std::memcpy(amaxes.data(), buffer.data, amaxes.size() * sizeof(float));
   return amaxes;
 }
-
-}  // namespace
 
 std::unique_ptr<StoredOperand> MakeGemmOperand(const ConstQuantizedView& view,
                                                Direction direction) {

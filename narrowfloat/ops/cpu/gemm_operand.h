@@ -135,6 +135,9 @@ class SchemeOperand final : public StoredOperand {
   std::array<float, kHasTable ? 256 : 0> decoded_{};
 };
 
+/// Returns the amaxes that decoding one direction needs: none, one, or one per line.
+std::vector<float> LoadAmaxes(const ConstQuantizedView& view, Direction direction);
+
 /// Returns the operand for one direction of `view`. Lines are rows, summed along the columns, for
 /// rowwise buffers, and columns, summed along the rows, for columnwise ones.
 /// Requires: CheckDirection accepts the view.

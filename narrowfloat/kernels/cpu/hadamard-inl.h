@@ -464,7 +464,7 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
 template <class T>
 std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uint32_t sign_mask,
                       std::uint16_t* inexact, std::byte* amaxes) noexcept {
-  NF_DCHECK(cols % cpu::kColumnUnit == 0 && cols <= cpu::kTransformCols);
+  NF_DCHECK(cols % hn::Lanes(D16()) == 0 && cols <= cpu::kTransformCols);
   float factors[kHadamardSize];
   for (std::size_t k = 0; k < kHadamardSize; ++k)
     factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);

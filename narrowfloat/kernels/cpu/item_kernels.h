@@ -12,7 +12,7 @@
 
 namespace narrowfloat::cpu {
 
-/// The columns of a call are a multiple of this number, the 16-bit items of the longest vector.
+/// A multiple of the 16-bit items of every instruction set's vectors.
 inline constexpr std::size_t kColumnUnit = 32;
 /// Most columns of one call of TransformFn.
 inline constexpr std::size_t kTransformCols = 1024;
@@ -38,8 +38,8 @@ struct TransformRows {
 /// of the outputs by column, as patterns of the items' type. Stores in `inexact` the indices of the
 /// columns that the caller must transform, and returns their number: a sum may be inexact, or an
 /// output is not finite or, for bfloat16, subnormal. Outputs and amaxes of these columns are
-/// invalid. Requires: cols is a multiple of kColumnUnit and at most kTransformCols, the length of
-/// `inexact` and `amaxes`.
+/// invalid. Requires: cols is a multiple of the 16-bit items of a vector and at most
+/// kTransformCols, the length of `inexact` and `amaxes`.
 using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
                                     std::uint32_t sign_mask, std::uint16_t* inexact,
                                     std::byte* amaxes) noexcept;

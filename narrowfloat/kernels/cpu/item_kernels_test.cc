@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "narrowfloat/kernels/cpu/float_flags.h"
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/schemes/registry.h"
@@ -74,12 +75,14 @@ class ItemKernelsTest : public testing::Test {
   struct Target {
     std::string name;
     const ItemKernels* kernels;
+    std::size_t vector_bytes;
   };
   static std::vector<Target> Targets() {
     std::vector<Target> targets;
     for (const CpuTarget& target : AvailableTargets()) {
-      if (const auto* items = PartsOf(target.index).items)
-        targets.push_back({target.name, &(*items)[kType]});
+      const TargetParts parts = PartsOf(target.index);
+      if (parts.items != nullptr)
+        targets.push_back({target.name, &(*parts.items)[kType], parts.micro->vector_bytes});
     }
     return targets;
   }
@@ -246,6 +249,19 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
         ASSERT_TRUE(!is_exact || inexact == 0) << target.name << " " << inexact;
         ASSERT_FALSE(this->HasFailure());
       }
+    }
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, TransformsOfTheFewestColumns) {
+  using T = TypeParam;
+  std::mt19937 random(5);
+  for (const auto& target : this->Targets()) {
+    const std::size_t cols = target.vector_bytes / 2;
+    for (const int spread : {0, 14, 25}) {
+      Matrix<T> in(kHadamardSize, cols);
+      FillWithin<T>(spread, cols, random, in);
+      EXPECT_EQ(CheckTransform<T>(target.name, *target.kernels, cols, kHadamardSignMask, in), 0);
     }
   }
 }

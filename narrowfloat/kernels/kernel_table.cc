@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <memory>
 #include <string>
 
 #include "hwy/highway.h"
@@ -34,11 +33,12 @@ std::size_t TargetIndex(std::int64_t target) {
   return chosen.GetIndex();
 }
 
+// Tables are never destroyed, because threads may still use them while the program ends.
+
 std::vector<const KernelTable*> BuildTables() {
-  static std::vector<std::unique_ptr<const KernelTable>> tables;
   std::vector<const KernelTable*> available;
   for (const cpu::CpuTarget& target : cpu::AvailableTargets())
-    available.push_back(tables.emplace_back(std::make_unique<const cpu::CpuTable>(target)).get());
+    available.push_back(new cpu::CpuTable(target));
   available.push_back(&ScalarKernels());
   return available;
 }
@@ -70,12 +70,12 @@ std::vector<cpu::CpuTarget> cpu::AvailableTargets() {
 }
 
 const KernelTable& ScalarKernels() {
-  static const KernelTable table("scalar");
+  static const KernelTable& table = *new KernelTable("scalar");
   return table;
 }
 
 const std::vector<const KernelTable*>& AvailableKernels() {
-  static const std::vector<const KernelTable*> available = BuildTables();
+  static const auto& available = *new std::vector<const KernelTable*>(BuildTables());
   return available;
 }
 

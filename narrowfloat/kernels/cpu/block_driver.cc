@@ -273,15 +273,6 @@ class BlockDriver {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
   }
-  /// Calls encode(run) for a run of `bytes` codes. If the codes are non-temporal and not aligned to
-  /// `alignment`, stages them in the first-level cache and copies whole lines from there.
-  template <class Encode>
-  void Write(const MicroRun& run, std::size_t alignment, std::size_t bytes, const Encode& encode) {
-    if (!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % alignment == 0)
-      return encode(run);
-    encode({run.items, run.next, staged_, false, run.copy});
-    micro_.copy_nontemporal(staged_, bytes, run.codes);
-  }
   /// Encodes the rows of a strip. If rows and copies have non-temporal stores, only the copies are
   /// staged: non-temporal stores to the lines of two runs at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
@@ -296,7 +287,8 @@ class BlockDriver {
       MicroRun run = RunOf(rows, r);
       std::byte* copy = run.copy;
       if (copies_nontemporal) run.copy = copied_;
-      Write(run, alignment, bytes, [&](const MicroRun& to) { encode({to}, count, scales); });
+      WriteRun(micro_, run, alignment, bytes, staged_,
+               [&](const MicroRun& to) { encode({to}, count, scales); });
       if (copies_nontemporal) micro_.copy_nontemporal(copied_, bytes, copy);
     }
   }
@@ -308,8 +300,8 @@ class BlockDriver {
     const bool finite = amax_of_blocks_(run.items, blocks, amaxes.pattern);
     const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
     const EncodeFn encode = Choose(encode_blocks_, finite, simple);
-    Write(run, kNontemporalAlignment, cols,
-          [&](const MicroRun& to) { encode({to}, blocks, scales); });
+    WriteRun(micro_, run, kNontemporalAlignment, cols, staged_,
+             [&](const MicroRun& to) { encode({to}, blocks, scales); });
   }
 
   /// Quantizes a short last block of a row, padded with zeros.
@@ -421,8 +413,9 @@ class BlockDriver {
           args_.columnwise.codes + row * args_.columnwise.code_stride + strip.col;
       MicroRun run = RunOf(rows, r);
       run.copy = args_.nontemporal ? copied_ : column_codes;
-      Write(run, kNontemporalAlignment, strip.cols,
-            [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
+      WriteRun(micro_, run, kNontemporalAlignment, strip.cols, staged_, [&](const MicroRun& to) {
+        kernels_.encode_both(to, strip.cols, of_row, of_columns);
+      });
       if (args_.nontemporal) micro_.copy_nontemporal(copied_, strip.cols, column_codes);
       StoreScales(args_.rowwise, scale_bytes_, row, 1, block_.IndexOf(strip.col),
                   block_.IndexOf(strip.cols), of_row.scale_inv);

@@ -168,6 +168,18 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
          (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
+/// Calls encode(run) for a run of `bytes` codes. If the codes are non-temporal and not aligned to
+/// `alignment`, encodes them to `staged`, in the first-level cache, and copies whole lines from
+/// there.
+template <class Encode>
+void WriteRun(const MicroKernels& micro, const MicroRun& run, std::size_t alignment,
+              std::size_t bytes, std::byte* staged, const Encode& encode) {
+  if (!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % alignment == 0)
+    return encode(run);
+  encode({run.items, run.next, staged, false, run.copy});
+  micro.copy_nontemporal(staged, bytes, run.codes);
+}
+
 /// Changes runs that write codes to a patch: they then write codes to the rowwise output and copies
 /// to the patch. Selects non-temporal stores only if all rows are aligned: partial lines at the
 /// ends of short runs are not worth staging.

@@ -203,12 +203,12 @@ class PackedDriver {
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, scheme_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
-      const bool is_staged = is_edge || (args_.nontemporal && !IsNontemporalAligned(codes));
       Draw(strip.row + r, strip.col, cols);
-      pack({rows[r], ItemsAt(args_, next, amax_.item_bytes), is_staged ? staged_ : codes,
-            args_.nontemporal && !is_staged},
-           cols / kPackUnit, scale, random_);
-      if (is_staged) micro_.copy_nontemporal(staged_, strip.cols / kPerByte, codes);
+      const MicroRun run{rows[r], ItemsAt(args_, next, amax_.item_bytes), is_edge ? staged_ : codes,
+                         args_.nontemporal && !is_edge};
+      WriteRun(micro_, run, kNontemporalAlignment, cols / kPerByte, staged_,
+               [&](const MicroRun& to) { pack(to, cols / kPackUnit, scale, random_); });
+      if (is_edge) std::memcpy(codes, staged_, strip.cols / kPerByte);
     }
     const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
     for (std::size_t r = 0; r < strip.rows; ++r)

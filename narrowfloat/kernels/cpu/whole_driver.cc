@@ -52,14 +52,12 @@ class WholeDriver {
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
-      const bool staged = args_.nontemporal && BytesToLine(codes + i) != 0;
       // With vectors of 512 bits, prefetches of every line take more time than they save.
       const bool by_page = micro_.vector_bytes >= kLineBytes;
       if (by_page) PrefetchPageStarts(from + kRunItems * item_bytes_, run_items * item_bytes_);
       const std::byte* next = by_page ? from : from + kBytesAhead;
-      const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};
-      Encode({run}, run_items);
-      if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);
+      WriteRun(micro_, {from, next, codes + i, args_.nontemporal}, kLineBytes, run_items, staged_,
+               [&](const MicroRun& to) { Encode({to}, run_items); });
     }
   }
 

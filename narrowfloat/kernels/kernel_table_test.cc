@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "narrowfloat/kernels/cpu/scheme_drivers.h"
+#include "narrowfloat/schemes/mxfp4.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -41,6 +42,22 @@ TEST(SchemeDriversTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
     EXPECT_TRUE(cpu::kSchemeDrivers[i].decodes[0] && cpu::kSchemeDrivers[i].decodes[1])
         << scheme.name;
   }
+}
+
+/// MXFP4 with one scale per tile of 32x32.
+struct Mxfp4Tiles : Mxfp4Scheme {
+  static constexpr BlockShape kBlock{32, 32};
+  static constexpr SchemeLayout kLayout = [] {
+    SchemeLayout layout = Mxfp4Scheme::kLayout;
+    layout.lines_per_scale = kBlock.rows;
+    return layout;
+  }();
+};
+
+TEST(SchemeDriversTest, NoDriverDecodesColumnsOf4BitCodesThatShareScales) {
+  EXPECT_TRUE(cpu::HasDecoder<Mxfp4Scheme>(Direction::kColumnwise));
+  EXPECT_TRUE(cpu::HasDecoder<Mxfp4Tiles>(Direction::kRowwise));
+  EXPECT_FALSE(cpu::HasDecoder<Mxfp4Tiles>(Direction::kColumnwise));
 }
 
 /// Prints ActiveKernels' name or error if NF_FORCE_BACKEND is `value`, and exits. Runs in a child

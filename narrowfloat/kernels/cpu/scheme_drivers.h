@@ -87,9 +87,11 @@ constexpr bool HasDecoder(Direction direction) {
                               kBlock >= ShortestDecodedBlock(kBits<typename S::Element>) &&
                               kBlock <= kDecodeSide && std::has_single_bit(kLines);
   if (!DecodesByRule<S> || !(kHasBytes<S> || (kHasNibbles<S> && !kIsWhole))) return false;
-  if (direction == Direction::kRowwise || S::kLayout.columnwise_transposed)
-    return kIsWhole || kHasBlocks;
-  return kHasBytes<S> && kHasBlocks;
+  constexpr bool kTransposed = S::kLayout.columnwise_transposed;
+  if (direction == Direction::kRowwise) return kIsWhole || kHasBlocks;
+  // The requirements of ScaleReader::ReadPatch.
+  if (kHasNibbles<S>) return kHasBlocks && kTransposed && kScaleBytes<S> == 1 && kLines == 1;
+  return kHasBlocks || (kIsWhole && kTransposed);
 }
 
 /// The drivers of a scheme by direction.

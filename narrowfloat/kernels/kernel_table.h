@@ -103,6 +103,13 @@ struct DequantizeArgs {
   bool nontemporal = false;  // writes items with non-temporal stores
 };
 
+/// The items of a tile, for the operations that read items alone.
+struct TileItems {
+  DType dtype;
+  MatrixRows<const std::byte> in;
+  Tile tile;
+};
+
 template <class Item>
 using ByType = std::array<Item, kFloatTypeCount>;
 
@@ -116,22 +123,17 @@ struct KernelTable {
   KernelTable& operator=(const KernelTable&) = delete;
 
   /// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.
-  virtual float Amax(DType dtype, const MatrixRows<const std::byte>& in,
-                     const Tile& tile) const noexcept;
-  /// Adds the tile's rows, in order, to fp32 sums of its columns; sums[0] is the first column's.
-  virtual void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                         float* sums) const noexcept;
-  /// Adds rows as ColumnSum does, and returns the tile's amax as Amax does.
-  virtual float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                        float* sums) const noexcept;
+  virtual float Amax(const TileItems& items) const noexcept;
+  /// Adds the tile's rows, in order, to fp32 sums of its columns; sums[0] is the first column's. If
+  /// `amax` is not null, sets it to Amax(items).
+  virtual void ColumnSum(const TileItems& items, float* sums, float* amax) const noexcept;
   /// Stores the amaxes of the tile's columns, NaN ignored; amaxes[0] is its first column's.
-  virtual void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                          float* amaxes) const noexcept;
+  virtual void ColumnAmax(const TileItems& items, float* amaxes) const noexcept;
   /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded
   /// once to the items' type. Returns its largest magnitude, NaN ignored. Rows and columns of `out`
   /// are indexed from the tile's corner.
-  virtual float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                         std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
+  virtual float Hadamard(const TileItems& items, std::uint32_t sign_mask,
+                         const MatrixRows<std::byte>& out) const noexcept;
   /// Writes the codes and the scales of a tile.
   virtual void Quantize(const QuantizeArgs& args) const noexcept;
   /// Writes the values of a tile's codes, rounded to the type of the output.

@@ -13,16 +13,11 @@ class CpuTable final : public KernelTable {
   explicit CpuTable(const CpuTarget& target);
 
   // In tile_drivers.cc.
-  float Amax(DType dtype, const MatrixRows<const std::byte>& in,
-             const Tile& tile) const noexcept override;
-  void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                 float* sums) const noexcept override;
-  float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                float* sums) const noexcept override;
-  void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                  float* amaxes) const noexcept override;
-  float Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                 std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept override;
+  float Amax(const TileItems& items) const noexcept override;
+  void ColumnSum(const TileItems& items, float* sums, float* amax) const noexcept override;
+  void ColumnAmax(const TileItems& items, float* amaxes) const noexcept override;
+  float Hadamard(const TileItems& items, std::uint32_t sign_mask,
+                 const MatrixRows<std::byte>& out) const noexcept override;
   // Call the driver of the scheme (scheme_drivers.h). Schemes without one run on the reference.
   void Quantize(const QuantizeArgs& args) const noexcept override;
   void Dequantize(const DequantizeArgs& args) const noexcept override;

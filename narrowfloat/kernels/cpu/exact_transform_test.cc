@@ -34,7 +34,7 @@ class ExactTransformTest : public ::testing::Test {
       rows.in[k] = rows.next[k] = in[k];
       rows.out[k] = out[k];
     }
-    ScalarKernels().Hadamard(kDTypeOf<T>, {in[0], kStride}, {0, kHadamardSize, kCol, kCol + 1},
+    ScalarKernels().Hadamard({kDTypeOf<T>, {in[0], kStride}, {0, kHadamardSize, kCol, kCol + 1}},
                              sign_mask, {expected[0] + kCol * kItemSize<T>, kStride});
     TransformExactly(kDTypeOf<T>, rows, kCol, sign_mask);
     for (std::size_t j = 0; j < kHadamardSize; ++j) {

@@ -197,7 +197,7 @@ template <class T>
 std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, std::size_t cols,
                            std::uint32_t sign_mask, Matrix<T>& in) {
   Matrix<T> expected(kHadamardSize, cols), out(kHadamardSize, cols, 1);
-  ScalarKernels().Hadamard(kDTypeOf<T>, in.ConstRows(), {0, kHadamardSize, 0, cols}, sign_mask,
+  ScalarKernels().Hadamard({kDTypeOf<T>, in.ConstRows(), {0, kHadamardSize, 0, cols}}, sign_mask,
                            expected.Rows());
   TransformRows rows;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -408,24 +408,23 @@ TYPED_TEST(ItemKernelsTest, OperationsOnTilesMatchTheReference) {
       for (const std::size_t cols : {1u, 31u, 64u, 100u, 1100u}) {
         Matrix<T> in(rows, cols + 5);
         Fill<T>(rows, cols + 5, with_nan, random, in);
-        const Tile tile{rows / 3, rows, 3, 3 + cols};
+        const TileItems items{kDType, in.ConstRows(), {rows / 3, rows, 3, 3 + cols}};
         const KernelTable& reference = ScalarKernels();
         for (const KernelTable* table : AvailableKernels()) {
-          const auto sums_of = [&](const KernelTable& of, bool amax, float& largest) {
+          const auto sums_of = [&](const KernelTable& of, float* amax) {
             std::vector<float> sums(cols, 0.25f);
-            if (amax) largest = of.AmaxSum(kDType, in.ConstRows(), tile, sums.data());
-            if (!amax) of.ColumnSum(kDType, in.ConstRows(), tile, sums.data());
+            of.ColumnSum(items, sums.data(), amax);
             return sums;
           };
-          const float amax = reference.Amax(kDType, in.ConstRows(), tile);
+          const float amax = reference.Amax(items);
           float largest = 0.0f;
-          const std::vector<float> expected = sums_of(reference, false, largest);
-          const std::vector<float> sums = sums_of(*table, false, largest);
-          const std::vector<float> sums_beside_amax = sums_of(*table, true, largest);
+          const std::vector<float> expected = sums_of(reference, nullptr);
+          const std::vector<float> sums = sums_of(*table, nullptr);
+          const std::vector<float> sums_beside_amax = sums_of(*table, &largest);
           std::vector<float> expected_amaxes(cols, 7.0f), amaxes(cols, 9.0f);
-          reference.ColumnAmax(kDType, in.ConstRows(), tile, expected_amaxes.data());
-          table->ColumnAmax(kDType, in.ConstRows(), tile, amaxes.data());
-          EXPECT_EQ(table->Amax(kDType, in.ConstRows(), tile), amax) << table->name;
+          reference.ColumnAmax(items, expected_amaxes.data());
+          table->ColumnAmax(items, amaxes.data());
+          EXPECT_EQ(table->Amax(items), amax) << table->name;
           EXPECT_EQ(largest, amax) << table->name;
           for (std::size_t c = 0; c < cols; ++c) {
             ASSERT_EQ(Bits(sums[c]), Bits(expected[c])) << table->name << " column " << c;
@@ -458,7 +457,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
       if (items == Items::kSimilar) FillWithin<T>(4, cols + 5, random, in);
       if (items != Items::kSimilar) Fill<T>(kRows, cols + 5, items == Items::kAll, random, in);
       const auto transform = [&](const KernelTable& table, Matrix<T>& out) {
-        return table.Hadamard(kDTypeOf<T>, in.ConstRows(), {0, kRows, 3, 3 + cols},
+        return table.Hadamard({kDTypeOf<T>, in.ConstRows(), {0, kRows, 3, 3 + cols}},
                               kHadamardSignMask, out.Rows());
       };
       const float amax = transform(ScalarKernels(), expected);

@@ -20,15 +20,16 @@ static_assert(kPaddedCols % kColumnUnit == 0 && kMicroCols % kPaddedCols == 0);
 /// columns that fill units of `unit` columns, once for the others, padded with zeros to a unit.
 /// `col` counts from the tile's first column. Requires: unit <= kPaddedCols.
 template <class Visit>
-void ForEachRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::size_t item_bytes,
-                 std::size_t unit, const Visit& visit) {
+void ForEachRows(const TileItems& of, std::size_t unit, const Visit& visit) {
+  const Tile& tile = of.tile;
+  const std::size_t item_bytes = ItemSize(of.dtype);
   const std::size_t cols = tile.col_end - tile.col_begin, whole = cols / unit * unit;
   const std::byte* items[kMostRows];
   std::byte padded[kMostRows][kPaddedCols * sizeof(float)];
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kMostRows) {
     const ColumnRows rows{items, std::min(kMostRows, tile.row_end - row)};
     const auto item = [&](std::size_t r, std::size_t col) {
-      return in.Row(row + r) + (tile.col_begin + col) * item_bytes;
+      return of.in.Row(row + r) + (tile.col_begin + col) * item_bytes;
     };
     for (std::size_t r = 0; r < rows.count; ++r) items[r] = item(r, 0);
     if (whole > 0) visit(rows, std::size_t{0}, whole);
@@ -43,28 +44,24 @@ void ForEachRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::s
 /// Calls add(rows, count, cols, sums) for the rows of a tile, in their order. Columns that fill no
 /// unit have a padded copy of their sums.
 template <class Add>
-void AddTile(const MatrixRows<const std::byte>& in, const Tile& tile, std::size_t item_bytes,
-             float* sums, const Add& add) {
-  const std::size_t cols = tile.col_end - tile.col_begin, rest = cols % kColumnUnit;
+void AddTile(const TileItems& items, float* sums, const Add& add) {
+  const std::size_t cols = items.tile.col_end - items.tile.col_begin, rest = cols % kColumnUnit;
   float padded_sums[kColumnUnit] = {};
   std::copy_n(sums + cols - rest, rest, padded_sums);
-  ForEachRows(in, tile, item_bytes, kColumnUnit,
-              [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
-                add(rows.items, rows.count, some, col + some <= cols ? sums : padded_sums);
-              });
+  ForEachRows(items, kColumnUnit, [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
+    add(rows.items, rows.count, some, col + some <= cols ? sums : padded_sums);
+  });
   std::copy_n(padded_sums, rest, sums + cols - rest);
 }
 
 /// Stores the amaxes of a tile's columns, NaN ignored. Requires: at most kMicroCols columns.
-void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
-                  const AmaxKernels& kernels, float* amaxes) {
-  const std::size_t cols = tile.col_end - tile.col_begin;
+void ColumnAmaxes(const TileItems& items, const AmaxKernels& kernels, float* amaxes) {
+  const std::size_t cols = items.tile.col_end - items.tile.col_begin;
   alignas(64) std::byte patterns[kMicroCols * sizeof(float)] = {};
-  ForEachRows(in, tile, kernels.item_bytes, kPaddedCols,
-              [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
-                kernels.of_columns_of_all(rows, some, AmaxRows::kOfAllCalls,
-                                          patterns + col * kernels.item_bytes);
-              });
+  ForEachRows(items, kPaddedCols, [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
+    kernels.of_columns_of_all(rows, some, AmaxRows::kOfAllCalls,
+                              patterns + col * kernels.item_bytes);
+  });
   for (std::size_t c = 0; c < cols; ++c) {
     std::uint32_t pattern = 0;
     std::memcpy(&pattern, patterns + c * kernels.item_bytes, kernels.item_bytes);
@@ -73,15 +70,14 @@ void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
 }
 
 struct HadamardDriver {
-  const MatrixRows<const std::byte>& in;
-  const Tile& tile;
+  const TileItems& items;
   const ItemKernels& kernels;
-  DType dtype;
   std::uint32_t sign_mask;
   const MatrixRows<std::byte>& out;
 
   /// Transforms the tile and returns the amax of the outputs.
   float Run() const {
+    const Tile& tile = items.tile;
     const std::size_t all = tile.col_end - tile.col_begin;
     float largest = 0.0f;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kHadamardSize) {
@@ -116,7 +112,7 @@ struct HadamardDriver {
   /// Transforms whole units of columns of a group. Returns the amax of the outputs.
   float Transform(const TransformRows& rows, std::size_t cols) const {
     alignas(64) std::byte amaxes[kTransformCols * sizeof(float)];
-    if (TransformGroup(dtype, kernels, sign_mask, rows, cols, amaxes))
+    if (TransformGroup(items.dtype, kernels, sign_mask, rows, cols, amaxes))
       return kernels.amax(amaxes, cols);
     float largest = 0.0f;
     for (const std::byte* of_row : rows.out)
@@ -127,13 +123,14 @@ struct HadamardDriver {
   /// Returns the addresses of a group's rows. The group below is prefetched or, for the tile's last
   /// group, the first group of the tile to the right.
   TransformRows RowsAt(std::size_t row, std::size_t col) const {
+    const Tile& tile = items.tile;
     const bool is_last = row + kHadamardSize >= tile.row_end;
     const std::size_t next_row = is_last ? tile.row_begin : row + kHadamardSize;
     const std::size_t next_col = (is_last ? tile.col_end : tile.col_begin) + col;
     TransformRows rows;
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      rows.in[k] = in.Row(row + k) + (tile.col_begin + col) * kernels.item_bytes;
-      rows.next[k] = in.Row(next_row + k) + next_col * kernels.item_bytes;
+      rows.in[k] = items.in.Row(row + k) + (tile.col_begin + col) * kernels.item_bytes;
+      rows.next[k] = items.in.Row(next_row + k) + next_col * kernels.item_bytes;
       rows.out[k] = out.Row(row + k - tile.row_begin) + col * kernels.item_bytes;
     }
     return rows;
@@ -142,53 +139,45 @@ struct HadamardDriver {
 
 }  // namespace
 
-float CpuTable::Amax(DType dtype, const MatrixRows<const std::byte>& in,
-                     const Tile& tile) const noexcept {
-  const ItemKernels& kernels = Of(*parts_.items, dtype);
+float CpuTable::Amax(const TileItems& items) const noexcept {
+  const ItemKernels& kernels = Of(*parts_.items, items.dtype);
+  const Tile& tile = items.tile;
   const std::size_t rows = tile.row_end - tile.row_begin, cols = tile.col_end - tile.col_begin;
   const std::size_t first = tile.col_begin * kernels.item_bytes;
-  if (rows > 0 && in.IsContiguous(cols * kernels.item_bytes))
-    return kernels.amax(in.Row(tile.row_begin) + first, rows * cols);
+  if (rows > 0 && items.in.IsContiguous(cols * kernels.item_bytes))
+    return kernels.amax(items.in.Row(tile.row_begin) + first, rows * cols);
   float largest = 0.0f;
   for (std::size_t row = tile.row_begin; row < tile.row_end; ++row)
-    largest = std::max(largest, kernels.amax(in.Row(row) + first, cols));
+    largest = std::max(largest, kernels.amax(items.in.Row(row) + first, cols));
   return largest;
 }
 
-void CpuTable::ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                         float* sums) const noexcept {
-  const ItemKernels& kernels = Of(*parts_.items, dtype);
-  AddTile(in, tile, kernels.item_bytes, sums,
-          [&](auto... arguments) { kernels.add_rows(arguments..., nullptr); });
-}
-
-float CpuTable::AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                        float* sums) const noexcept {
-  const ItemKernels& kernels = Of(*parts_.items, dtype);
+void CpuTable::ColumnSum(const TileItems& items, float* sums, float* amax) const noexcept {
+  const ItemKernels& kernels = Of(*parts_.items, items.dtype);
   float largest = 0.0f;
   bool has_nan = false;
-  AddTile(in, tile, kernels.item_bytes, sums,
+  AddTile(items, sums,
           [&](const std::byte* const* rows, std::size_t count, std::size_t cols, float* of_rows) {
-            float amax = 0.0f;
-            kernels.add_rows(rows, count, cols, of_rows, &amax);
-            has_nan |= std::isnan(amax);
-            largest = std::max(largest, amax);
+            float of_call = 0.0f;
+            kernels.add_rows(rows, count, cols, of_rows, amax == nullptr ? nullptr : &of_call);
+            has_nan |= std::isnan(of_call);
+            largest = std::max(largest, of_call);
           });
-  return has_nan ? Amax(dtype, in, tile) : largest;
+  if (amax != nullptr) *amax = has_nan ? Amax(items) : largest;
 }
 
-void CpuTable::ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                          float* amaxes) const noexcept {
-  for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
-    const std::size_t end = std::min(col + kMicroCols, tile.col_end);
-    ColumnAmaxes(in, {tile.row_begin, tile.row_end, col, end}, Of(parts_.micro->amax, dtype),
-                 amaxes + (col - tile.col_begin));
+void CpuTable::ColumnAmax(const TileItems& items, float* amaxes) const noexcept {
+  TileItems part = items;
+  for (std::size_t col = items.tile.col_begin; col < items.tile.col_end; col += kMicroCols) {
+    part.tile.col_begin = col;
+    part.tile.col_end = std::min(col + kMicroCols, items.tile.col_end);
+    ColumnAmaxes(part, Of(parts_.micro->amax, items.dtype), amaxes + (col - items.tile.col_begin));
   }
 }
 
-float CpuTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                         std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept {
-  return HadamardDriver{in, tile, Of(*parts_.items, dtype), dtype, sign_mask, out}.Run();
+float CpuTable::Hadamard(const TileItems& items, std::uint32_t sign_mask,
+                         const MatrixRows<std::byte>& out) const noexcept {
+  return HadamardDriver{items, Of(*parts_.items, items.dtype), sign_mask, out}.Run();
 }
 
 }  // namespace narrowfloat::cpu

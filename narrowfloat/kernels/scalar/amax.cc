@@ -6,10 +6,11 @@ namespace narrowfloat {
 namespace {
 
 template <class T>
-float AmaxOf(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
+float AmaxOf(const TileItems& items) noexcept {
+  const Tile& tile = items.tile;
   float amax = 0.0f;
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-    const std::byte* row = in.Row(r);
+    const std::byte* row = items.in.Row(r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
       const float magnitude = Magnitude(LoadItem<T>(row, c));
       amax = magnitude > amax ? magnitude : amax;  // false for NaN, so that NaN is ignored
@@ -19,9 +20,10 @@ float AmaxOf(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
 }
 
 template <class T>
-void AddRows(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
+void AddRows(const TileItems& items, float* sums) noexcept {
+  const Tile& tile = items.tile;
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-    const std::byte* row = in.Row(r);
+    const std::byte* row = items.in.Row(r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
       sums[c - tile.col_begin] += LoadItem<T>(row, c);
   }
@@ -29,26 +31,22 @@ void AddRows(const MatrixRows<const std::byte>& in, const Tile& tile, float* sum
 
 }  // namespace
 
-float KernelTable::Amax(DType dtype, const MatrixRows<const std::byte>& in,
-                        const Tile& tile) const noexcept {
-  return ForType(dtype, []<class T>() { return &AmaxOf<T>; })(in, tile);
+float KernelTable::Amax(const TileItems& items) const noexcept {
+  return ForType(items.dtype, []<class T>() { return &AmaxOf<T>; })(items);
 }
 
-void KernelTable::ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                            float* sums) const noexcept {
-  ForType(dtype, []<class T>() { return &AddRows<T>; })(in, tile, sums);
+void KernelTable::ColumnSum(const TileItems& items, float* sums, float* amax) const noexcept {
+  ForType(items.dtype, []<class T>() { return &AddRows<T>; })(items, sums);
+  if (amax != nullptr) *amax = KernelTable::Amax(items);
 }
 
-float KernelTable::AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                           float* sums) const noexcept {
-  KernelTable::ColumnSum(dtype, in, tile, sums);
-  return KernelTable::Amax(dtype, in, tile);
-}
-
-void KernelTable::ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                             float* amaxes) const noexcept {
-  for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
-    *amaxes++ = KernelTable::Amax(dtype, in, {tile.row_begin, tile.row_end, c, c + 1});
+void KernelTable::ColumnAmax(const TileItems& items, float* amaxes) const noexcept {
+  TileItems column = items;
+  for (std::size_t c = items.tile.col_begin; c < items.tile.col_end; ++c) {
+    column.tile.col_begin = c;
+    column.tile.col_end = c + 1;
+    *amaxes++ = KernelTable::Amax(column);
+  }
 }
 
 }  // namespace narrowfloat

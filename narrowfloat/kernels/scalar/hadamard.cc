@@ -37,12 +37,14 @@ double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
 }
 
 template <class T>
-void Transform(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
+void Transform(const TileItems& items, std::uint32_t sign_mask,
                const MatrixRows<std::byte>& out) noexcept {
+  const Tile& tile = items.tile;
   for (std::size_t r = tile.row_begin; r < tile.row_end; r += kHadamardSize) {
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
       Group group;
-      for (std::size_t k = 0; k < kHadamardSize; ++k) group[k] = LoadItem<T>(in.Row(r + k), c);
+      for (std::size_t k = 0; k < kHadamardSize; ++k)
+        group[k] = LoadItem<T>(items.in.Row(r + k), c);
       for (std::size_t j = 0; j < kHadamardSize; ++j) {
         StoreOnce<T>(out.Row(r + j - tile.row_begin), c - tile.col_begin,
                      Output(group, j, sign_mask));
@@ -53,12 +55,13 @@ void Transform(const MatrixRows<const std::byte>& in, const Tile& tile, std::uin
 
 }  // namespace
 
-float KernelTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
-                            std::uint32_t sign_mask,
+float KernelTable::Hadamard(const TileItems& items, std::uint32_t sign_mask,
                             const MatrixRows<std::byte>& out) const noexcept {
-  ForType(dtype, []<class T>() { return &Transform<T>; })(in, tile, sign_mask, out);
-  return KernelTable::Amax(dtype, {out.data, out.row_stride, out.row_offsets},
-                           {0, tile.row_end - tile.row_begin, 0, tile.col_end - tile.col_begin});
+  ForType(items.dtype, []<class T>() { return &Transform<T>; })(items, sign_mask, out);
+  const Tile& tile = items.tile;
+  return KernelTable::Amax({items.dtype,
+                            {out.data, out.row_stride, out.row_offsets},
+                            {0, tile.row_end - tile.row_begin, 0, tile.col_end - tile.col_begin}});
 }
 
 }  // namespace narrowfloat

@@ -139,7 +139,7 @@ void RunTransformed(const QuantizeArgs& args) noexcept {
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kHadamardSize) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
       group.tile = {row, row + kHadamardSize, col, std::min(col + kCols, tile.col_end)};
-      ScalarKernels().Hadamard(args.dtype, args.in, group.tile, *args.sign_mask,
+      ScalarKernels().Hadamard({args.dtype, args.in, group.tile}, *args.sign_mask,
                                {items, std::ptrdiff_t{kStride}});
       // Rows and columns are indexed from the tensor's corner.
       group.in = {items - row * kStride - col * kItemSize<T>, std::ptrdiff_t{kStride}};
@@ -162,7 +162,8 @@ void KernelTable::Quantize(const QuantizeArgs& args) const noexcept {
   static constexpr auto kRun = ArrayOf(AllSchemes{}, []<class S>() {
     return ArrayOf(FloatTypes{}, []<class T>() { return &Run<S, T>; });
   });
-  if (args.amax_out != nullptr) *args.amax_out = KernelTable::Amax(args.dtype, args.in, args.tile);
+  if (args.amax_out != nullptr)
+    *args.amax_out = KernelTable::Amax({args.dtype, args.in, args.tile});
   kRun[args.scheme][static_cast<std::size_t>(args.dtype)](args);
 }
 

@@ -19,8 +19,9 @@ constexpr std::size_t kColumns = 1024;
 float AmaxOfRows(const StridedRows<const std::byte>& rows, DType dtype,
                  const Execution& execution) {
   const KernelTable& kernels = execution.Kernels();
-  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution,
-                     [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); });
+  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution, [&](const Tile& tile) {
+    return kernels.Amax({dtype, rows.matrix, tile});
+  });
 }
 
 void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction direction,
@@ -29,7 +30,7 @@ void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction
   const MatrixShape& shape = rows.shape;
   if (direction == Direction::kRowwise) {
     ParallelFor(execution, shape.rows, [&](std::size_t row) {
-      const float amax = kernels.Amax(dtype, rows.matrix, {row, row + 1, 0, shape.cols});
+      const float amax = kernels.Amax({dtype, rows.matrix, {row, row + 1, 0, shape.cols}});
       std::memcpy(amaxes + row * sizeof amax, &amax, sizeof amax);
     });
     return;
@@ -37,7 +38,7 @@ void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction
   ParallelFor(execution, CeilDiv(shape.cols, kColumns), [&](std::size_t i) {
     const std::size_t first = i * kColumns, count = std::min(kColumns, shape.cols - first);
     float columns[kColumns];
-    kernels.ColumnAmax(dtype, rows.matrix, {0, shape.rows, first, first + count}, columns);
+    kernels.ColumnAmax({dtype, rows.matrix, {0, shape.rows, first, first + count}}, columns);
     std::memcpy(amaxes + first * sizeof(float), columns, count * sizeof(float));
   });
 }

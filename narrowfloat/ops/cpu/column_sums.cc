@@ -91,12 +91,10 @@ class TileSummer {
     Tile part = tile;
     while (part.row_begin < tile.row_end) {
       part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
-      if (pass_.amax == nullptr) {
-        pass_.kernels.ColumnSum(pass_.dtype, pass_.rows.matrix, part, sums_of(part));
-      } else {
-        pass_.amax->Update(
-            pass_.kernels.AmaxSum(pass_.dtype, pass_.rows.matrix, part, sums_of(part)));
-      }
+      float amax = 0.0f;
+      pass_.kernels.ColumnSum({pass_.dtype, pass_.rows.matrix, part}, sums_of(part),
+                              pass_.amax == nullptr ? nullptr : &amax);
+      if (pass_.amax != nullptr) pass_.amax->Update(amax);
       part.row_begin = part.row_end;
     }
   }

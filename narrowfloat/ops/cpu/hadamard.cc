@@ -21,17 +21,16 @@ namespace {
 constexpr std::size_t kCols = 512;
 
 /// Returns the amax of the transform of one tile.
-float AmaxOfTile(const KernelTable& kernels, DType dtype, const MatrixRows<const std::byte>& in,
-                 const Tile& tile, std::uint32_t sign_mask) {
+float AmaxOfTile(const KernelTable& kernels, const TileItems& items, std::uint32_t sign_mask) {
+  const Tile& tile = items.tile;
   alignas(64) std::byte transformed[kHadamardSize * kCols * sizeof(float)];
   float largest = 0.0f;
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kHadamardSize) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
       const std::size_t cols = std::min(kCols, tile.col_end - col);
-      const auto stride = static_cast<std::ptrdiff_t>(cols * ItemSize(dtype));
-      largest =
-          std::max(largest, kernels.Hadamard(dtype, in, {row, row + kHadamardSize, col, col + cols},
-                                             sign_mask, {transformed, stride}));
+      const auto stride = static_cast<std::ptrdiff_t>(cols * ItemSize(items.dtype));
+      const TileItems part{items.dtype, items.in, {row, row + kHadamardSize, col, col + cols}};
+      largest = std::max(largest, kernels.Hadamard(part, sign_mask, {transformed, stride}));
     }
   }
   return largest;
@@ -44,7 +43,7 @@ float TransformedAmax(const StridedRows<const std::byte>& rows, DType dtype,
   const KernelTable& kernels = execution.Kernels();
   const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
   return LargestAmax(grid, execution, [&](const Tile& tile) {
-    return AmaxOfTile(kernels, dtype, rows.matrix, tile, sign_mask);
+    return AmaxOfTile(kernels, {dtype, rows.matrix, tile}, sign_mask);
   });
 }
 
@@ -63,7 +62,7 @@ void CpuBackend::HadamardTransform(const ConstTensorView& in, const TensorView& 
     } else {
       out_of_tile.data = out_of_tile.Row(tile.row_begin);
     }
-    kernels.Hadamard(in.dtype, rows.matrix, tile, sign_mask, out_of_tile);
+    kernels.Hadamard({in.dtype, rows.matrix, tile}, sign_mask, out_of_tile);
   });
 }
 

@@ -20,63 +20,51 @@ HWY_INLINE bool IsLineAligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kLineBytes == 0;
 }
 
-/// Computes the scales of blocks. Stores `floor` and `multiplier` in the order of blocks, because
-/// whole vectors use one block's scale. Stores bfloat16's floors twice in 32 bits. About 30 ops
-/// for Lanes(DF()) blocks by E8M0.
-template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
-bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,
-                 const cpu::MicroScales& out) noexcept {
-  NF_DCHECK(blocks <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  using C = PowerConstants<F, T>;
-  const DI di;
-  const cpu::MicroScales to = out;
-  auto outside = hn::Zero(di), stored = outside;
-  auto scale = hn::Zero(DF());
-  for (std::size_t j = 0; j < blocks; j += hn::Lanes(di)) {
-    const auto amax = AmaxValues<T>(amaxes, j);
-    const auto field = Rule<F, T>::Compute(amax, rule, stored, scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, j);
-    hn::StoreU(scale, DF(), to.scale + j);
-    auto floor = C::Floor(field);
-    if constexpr (std::is_same_v<T, BFloat16>) floor = hn::Or(floor, hn::ShiftLeft<16>(floor));
-    hn::StoreU(floor, di, reinterpret_cast<std::int32_t*>(to.floor) + j);
-    if constexpr (!kByTable<F, T>) hn::StoreU(C::Multiplier(field), DF(), to.multiplier + j);
-  }
-  return IsZero(outside);
-}
-
-/// Computes the scales of columns, one per lane. Stores them in LaneScales' order; stores
-/// bfloat16's floors as 16 bits each, in the order of columns. About 70 ops for 2 * Lanes(DF())
-/// columns by E8M0.
-template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
-bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& rule,
-                  const cpu::MicroScales& out) noexcept {
-  NF_DCHECK(cols <= cpu::kMicroCols && cols % (2 * hn::Lanes(DF())) == 0);
-  NF_DCHECK(IsLineAligned(amaxes) && IsLineAligned(out.scale) && IsLineAligned(out.floor));
+/// Computes the scales of blocks or of columns. Of blocks, stores `floor` and `multiplier` in their
+/// order, because whole vectors use one block's scale, and bfloat16's floors twice in 32 bits. Of
+/// columns, stores all in LaneScales' order, and bfloat16's floors as 16 bits each, in the order of
+/// the columns. By E8M0, about 30 ops for Lanes(DF()) blocks, 70 for twice as many columns.
+template <Places kPlaces, template <FloatFormat, class> class Rule, FloatFormat F, class T>
+bool ComputeScales(const std::byte* amaxes, std::size_t count, const ScaleRule& rule,
+                   const cpu::MicroScales& out) noexcept {
+  const std::size_t lanes = hn::Lanes(DF());
+  NF_DCHECK(count <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
+  NF_DCHECK(kPlaces == Places::kBlocks || (count % (2 * lanes) == 0 && IsLineAligned(amaxes)));
   using C = PowerConstants<F, T>;
   const cpu::MicroScales to = out;
   auto outside = hn::Zero(DI()), stored = outside;
-  auto low_scale = hn::Zero(DF()), high_scale = low_scale;
-  for (std::size_t c = 0; c < cols; c += 2 * hn::Lanes(DF())) {
-    const std::size_t second = c + hn::Lanes(DF());
-    const auto low =
-        Rule<F, T>::Compute(AmaxValues<T>(amaxes, c), rule, stored, low_scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, c);
-    const auto high =
-        Rule<F, T>::Compute(AmaxValues<T>(amaxes, second), rule, stored, high_scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, second);
-    StoreLanes<T>(low_scale, high_scale, to.scale + c);
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      const hn::Rebind<std::uint16_t, DF> d16;
-      auto* floors = reinterpret_cast<std::uint16_t*>(to.floor);
-      hn::StoreU(hn::DemoteTo(d16, C::Floor(low)), d16, floors + c);
-      hn::StoreU(hn::DemoteTo(d16, C::Floor(high)), d16, floors + second);
-    } else {
-      StoreLanes<T>(hn::BitCast(DF(), C::Floor(low)), hn::BitCast(DF(), C::Floor(high)),
-                    reinterpret_cast<float*>(to.floor + c));
+  auto scale = hn::Zero(DF()), high_scale = scale;
+  const auto compute = [&](std::size_t i, hn::Vec<DF>& scale_of) NF_INLINE_ATTR {
+    const auto field =
+        Rule<F, T>::Compute(AmaxValues<T>(amaxes, i), rule, stored, scale_of, outside);
+    Rule<F, T>::Store(stored, to.scale_inv, i);
+    return field;
+  };
+  if constexpr (kPlaces == Places::kBlocks) {
+    for (std::size_t j = 0; j < count; j += lanes) {
+      const auto field = compute(j, scale);
+      hn::StoreU(scale, DF(), to.scale + j);
+      auto floor = C::Floor(field);
+      if constexpr (std::is_same_v<T, BFloat16>) floor = hn::Or(floor, hn::ShiftLeft<16>(floor));
+      hn::StoreU(floor, DI(), reinterpret_cast<std::int32_t*>(to.floor) + j);
+      if constexpr (!kByTable<F, T>) hn::StoreU(C::Multiplier(field), DF(), to.multiplier + j);
     }
-    if constexpr (!kByTable<F, T>)
-      StoreLanes<T>(C::Multiplier(low), C::Multiplier(high), to.multiplier + c);
+  } else {
+    for (std::size_t c = 0; c < count; c += 2 * lanes) {
+      const auto low = compute(c, scale), high = compute(c + lanes, high_scale);
+      StoreLanes<T>(scale, high_scale, to.scale + c);
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        const hn::Rebind<std::uint16_t, DF> d16;
+        auto* floors = reinterpret_cast<std::uint16_t*>(to.floor) + c;
+        hn::StoreU(hn::DemoteTo(d16, C::Floor(low)), d16, floors);
+        hn::StoreU(hn::DemoteTo(d16, C::Floor(high)), d16, floors + lanes);
+      } else {
+        StoreLanes<T>(hn::BitCast(DF(), C::Floor(low)), hn::BitCast(DF(), C::Floor(high)),
+                      reinterpret_cast<float*>(to.floor + c));
+      }
+      if constexpr (!kByTable<F, T>)
+        StoreLanes<T>(C::Multiplier(low), C::Multiplier(high), to.multiplier + c);
+    }
   }
   return IsZero(outside);
 }
@@ -95,7 +83,7 @@ HWY_INLINE void Widen(hn::Vec<D16> lanes, hn::Vec<D32>& first, hn::Vec<D32>& sec
   }
 }
 
-/// Does BlockScales or ColumnScales for bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
+/// Does ComputeScales for bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
 template <Places kPlaces, FloatFormat F>
 bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule& /*rule*/,
                     const cpu::MicroScales& out) noexcept {
@@ -135,8 +123,8 @@ bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule&
 }
 
 template <FloatFormat F, class T>
-inline constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>,
-                                               &ColumnScales<RuleE8M0, F, T>};
+inline constexpr cpu::ScaleKernels kE8M0Scales{&ComputeScales<Places::kBlocks, RuleE8M0, F, T>,
+                                               &ComputeScales<Places::kColumns, RuleE8M0, F, T>};
 template <FloatFormat F>
 inline constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
                                                             &BFloat16Scales<Places::kColumns, F>};

@@ -64,19 +64,20 @@ struct MicroTileArgs {
 using PackFn = void (*)(const PackArgs& args) noexcept;
 using MicroTileFn = void (*)(const MicroTileArgs& args) noexcept;
 
-/// Geometry of a pair of panels and the micro-kernels that read them.
-/// A panel stores its units of positions one after another; positions past a line's end are zero.
-struct GemmBody {
-  std::size_t rows = 0, cols = 0;                      // lines of a panel of a, of b
-  std::size_t unit = 1;                                // positions that are packed together
-  std::size_t a_unit_bytes = 0, b_unit_bytes = 0;      // of a whole panel
-  std::array<MicroTileFn, kSlabSumCount> add_slabs{};  // adds scaled dot products of whole slabs
-  MicroTileFn add_products = nullptr;  // adds unscaled products to fp32 sums; reads no scales
-};
-
 /// Packing functions of one element format for the two sides of a body.
 struct PanelPackers {
   PackFn a = nullptr, b = nullptr;
+};
+
+/// Geometry of a pair of panels and the micro-kernels that write and read them.
+/// A panel stores its units of positions one after another; positions past a line's end are zero.
+struct GemmBody {
+  std::size_t rows = 0, cols = 0;                  // lines of a panel of a, of b
+  std::size_t unit = 1;                            // positions that are packed together
+  std::size_t a_unit_bytes = 0, b_unit_bytes = 0;  // of a whole panel
+  std::array<PanelPackers, ElementFormats::kSize> pack{};
+  std::array<MicroTileFn, kSlabSumCount> add_slabs{};  // adds scaled dot products of whole slabs
+  MicroTileFn add_products = nullptr;  // adds unscaled products to fp32 sums; reads no scales
 };
 
 /// Type and meaning of a micro-tile's sums after the last slab.
@@ -91,10 +92,8 @@ using FinishFn = void (*)(const FinishArgs& args) noexcept;
 
 /// The micro-kernels of one instruction set.
 struct GemmKernels {
-  GemmBody floats;  // codes become fp32: every format and rule
-  std::array<PanelPackers, ElementFormats::kSize> pack_floats{};
+  GemmBody floats;   // codes become fp32: every format and rule
   GemmBody nibbles;  // E2M1 codes become integers: slabs of nibbles.unit items and kBinary64 only
-  PanelPackers pack_nibbles;
   ByType<FinishFn> finish{};
 };
 

@@ -149,6 +149,7 @@ GemmBody GemmFloatsBody() {
           .unit = 1,
           .a_unit_bytes = kFloatRows * sizeof(float),
           .b_unit_bytes = kFloatCols * sizeof(float),
+          .pack = GemmFloatPackers(),
           .add_slabs = {&RunRows<AddSlabs<SlabSum::kBinary64> >,
                         &RunRows<AddSlabs<SlabSum::kFusedLast> >,
                         &RunRows<AddSlabs<SlabSum::kFusedFirst> >,

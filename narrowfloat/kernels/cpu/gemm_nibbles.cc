@@ -220,17 +220,14 @@ void PackB(const PackArgs& args) noexcept {
 }  // namespace
 
 GemmBody GemmNibblesBody() {
-  return {.rows = kRows,
-          .cols = kCols,
-          .unit = kSlab,
-          .a_unit_bytes = kASlabBytes,
-          .b_unit_bytes = kBSlabBytes,
-          .add_slabs = {&RunRows},
-          .add_products = nullptr};
-}
-
-PanelPackers GemmNibblePackers() {
-  return {&PackA, &PackB};
+  GemmBody body{.rows = kRows,
+                .cols = kCols,
+                .unit = kSlab,
+                .a_unit_bytes = kASlabBytes,
+                .b_unit_bytes = kBSlabBytes,
+                .add_slabs = {&RunRows}};
+  body.pack[IndexIn<E2M1>(ElementFormats{})] = {&PackA, &PackB};
+  return body;
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -29,8 +29,7 @@ const ByType<cpu::PackKernels>* PackKernelsTable();
 const cpu::DecodeKernels* DecodeKernelsTable();
 GemmBody GemmFloatsBody();
 std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();
-GemmBody GemmNibblesBody();  // these two only on x86
-PanelPackers GemmNibblePackers();
+GemmBody GemmNibblesBody();  // only on x86
 ByType<FinishFn> GemmFinishTable();
 
 }  // namespace narrowfloat::HWY_NAMESPACE

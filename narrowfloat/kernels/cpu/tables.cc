@@ -30,13 +30,10 @@ cpu::TargetParts Parts() {
       .gemm =
           {
               .floats = GemmFloatsBody(),
-              .pack_floats = GemmFloatPackers(),
 #if HWY_ARCH_X86
               .nibbles = GemmNibblesBody(),
-              .pack_nibbles = GemmNibblePackers(),
 #else
               .nibbles = {},
-              .pack_nibbles = {},
 #endif
               .finish = GemmFinishTable(),
           },

@@ -46,15 +46,10 @@ Method ChooseMethod(const GemmProblem& problem, const GemmKernels* kernels) {
     return method;
   const bool is_binary64 = problem.rule.sum == SlabSum::kBinary64;
   const GemmBody& nibbles = kernels->nibbles;
-  if (packed && is_binary64 && nibbles.rows > 0 && a.slab == nibbles.unit) {
-    method.body = &nibbles;
-    method.pack_a = kernels->pack_nibbles.a;
-    method.pack_b = kernels->pack_nibbles.b;
-  } else {
-    method.body = &kernels->floats;
-    method.pack_a = kernels->pack_floats[a.element].a;
-    method.pack_b = kernels->pack_floats[b.element].b;
-  }
+  const bool fits = packed && is_binary64 && nibbles.rows > 0 && a.slab == nibbles.unit;
+  method.body = fits ? &nibbles : &kernels->floats;
+  method.pack_a = method.body->pack[a.element].a;
+  method.pack_b = method.body->pack[b.element].b;
   const bool one_slab = a.slab >= a.length && is_binary64 && method.body->add_products != nullptr;
   method.type = one_slab      ? SumType::kUnscaledDot
                 : is_binary64 ? SumType::kBinary64

@@ -115,8 +115,7 @@ class BlockDriver {
     // Rows of 1x128 blocks were fastest at this distance: with 4 KiB, bfloat16 took a fifth longer;
     // with 16 KiB, fp32 did.
     constexpr std::size_t kBytesAhead = 8192;
-    const std::size_t ahead =
-        std::min(kBytesAhead / amax_.item_bytes, tile.col_end - tile.col_begin);
+    const std::size_t ahead = std::min(kBytesAhead / item_bytes_, tile.col_end - tile.col_begin);
     RowScales scales(args_, micro_, block_, tile);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
@@ -127,8 +126,8 @@ class BlockDriver {
         if (whole > 0) {
           cols = whole;
           const Place next = NextPlace(args_, row, col + ahead, 1);
-          Batch({Item(row, col), ItemsAt(args_, next, amax_.item_bytes), codes, args_.nontemporal},
-                cols, memory.From(0));
+          Batch({Item(row, col), ItemsAt(args_, next, item_bytes_), codes, args_.nontemporal}, cols,
+                memory.From(0));
         } else {
           ShortBlock(Item(row, col), cols, memory.From(0), codes);
         }
@@ -238,7 +237,7 @@ class BlockDriver {
   }
 
   const std::byte* Item(std::size_t row, std::size_t col) const {
-    return args_.in.Row(row) + col * amax_.item_bytes;
+    return args_.in.Row(row) + col * item_bytes_;
   }
   /// Sets the rows of a strip, whose codes are written to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
@@ -247,7 +246,7 @@ class BlockDriver {
     rows.next = next;
     rows.runs = {{nullptr, nullptr, codes, nontemporal}, strip.rows, 0, stride};
     rows.runs.pieces = pieces;
-    rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
+    rows.is_even = SetItems(args_, rows.first, next, item_bytes_, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
   /// Sets the rows of a strip, whose codes are written to `out`. Runs shorter than a cache line
@@ -258,7 +257,7 @@ class BlockDriver {
             args_.nontemporal && strip.cols >= kLineBytes, rows);
   }
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
-    return cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
+    return cpu::RunOf(args_, rows.first, rows.next, item_bytes_, rows.runs, r);
   }
   /// Returns the place of the strip after `strip`: below it or, after the tile's last rows, at the
   /// top of the columns to the right.
@@ -309,7 +308,7 @@ class BlockDriver {
                   std::byte* out) {
     alignas(64) std::byte items[kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kTransposedCols];
-    PadItems(from, cols * amax_.item_bytes, block_.items * amax_.item_bytes, items);
+    PadItems(from, cols * item_bytes_, block_.items * item_bytes_, items);
     Batch({items, items, codes, false, nullptr}, block_.items, scales);
     std::memcpy(out, codes, cols);
   }
@@ -329,15 +328,15 @@ class BlockDriver {
   void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
     alignas(64) std::byte items[kMostRows][kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kMostRows][kTransposedCols];
-    const std::size_t cols = step_.RoundUp(end - first), item_bytes = amax_.item_bytes;
+    const std::size_t cols = step_.RoundUp(end - first);
     const MicroRuns& out = rows.runs;
     StripRows padded;
     padded.runs = {
         {items[0], items[0], codes[0], false}, out.rows, sizeof items[0], sizeof codes[0]};
     padded.is_even = true;
     for (std::size_t r = 0; r < out.rows; ++r) {
-      padded.items[r] = PadItems(rows.items[r] + first * item_bytes, (end - first) * item_bytes,
-                                 cols * item_bytes, items[r]);
+      padded.items[r] = PadItems(rows.items[r] + first * item_bytes_, (end - first) * item_bytes_,
+                                 cols * item_bytes_, items[r]);
     }
     ScaleMemory<kTransposedCols> memory;
     Encode(padded, cols, memory.From(0));
@@ -431,7 +430,7 @@ class BlockDriver {
                            ScaleMemory<kMicroCols>& row_memory, const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
     AmaxMemory<kMicroCols> of_column;
-    std::memset(of_column.pattern, 0, cols * amax_.item_bytes);
+    std::memset(of_column.pattern, 0, cols * item_bytes_);
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       AmaxMemory<kMicroBlocks> amaxes;
       if (!amax_.of_row(rows.items[r], blocks, amaxes.pattern, of_column.pattern) ||
@@ -456,6 +455,7 @@ class BlockDriver {
   const ScaleKernels& scales_ = Of(kernels_.scales, scheme_.layout.scale_type);
   // The rule is the same for every format. E8M0 scales do not read it.
   const ScaleRule options_ = Fp8BlockRule<E4M3>::Prepare(0.0f, args_.options);
+  const std::size_t item_bytes_ = ItemSize(args_.dtype);
   const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
   const BlockAmaxFn amax_of_blocks_ = amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)];
   const EncodeKernels& encode_blocks_ =

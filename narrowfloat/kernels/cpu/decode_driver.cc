@@ -137,7 +137,7 @@ class DecodeDriver {
   void WholeRows() {
     const std::size_t cols = tile_.col_end - tile_.col_begin;
     const std::size_t rows = tile_.row_end - tile_.row_begin;
-    if (args_.out.IsContiguous(cols * kernels_.item_bytes) && in_.code_stride == cols)
+    if (args_.out.IsContiguous(cols * item_bytes_) && in_.code_stride == cols)
       return WholeRow(tile_.row_begin, rows * cols);
     for (std::size_t row = tile_.row_begin; row < tile_.row_end; ++row) WholeRow(row, cols);
   }
@@ -146,9 +146,9 @@ class DecodeDriver {
   void WholeRow(std::size_t row, std::size_t count) {
     const std::byte* codes = Codes(row, tile_.col_begin);
     std::byte* items = Items(row, tile_.col_begin);
-    const std::size_t head = args_.nontemporal ? BytesToLine(items) / kernels_.item_bytes : 0;
+    const std::size_t head = args_.nontemporal ? BytesToLine(items) / item_bytes_ : 0;
     for (std::size_t i = 0, some; i < count; i += some) {
-      std::byte* to = items + i * kernels_.item_bytes;
+      std::byte* to = items + i * item_bytes_;
       some = std::min(i < head ? head : kDecodeRun, count - i);
       PrefetchPageStarts(codes + i + kDecodeRun, some);
       Write({codes + i, to}, some, IsInPlace(to),
@@ -208,9 +208,9 @@ class DecodeDriver {
     constexpr std::size_t kStrip = 1024, kWholeBytes = 8192;
     static_assert(kStrip + kLineBytes <= kDecodeCols && kWholeBytes <= kDecodeCols * 2);
     const std::size_t left = tile_.col_end - col;
-    if (left == args_.shape.cols && left * kernels_.item_bytes <= kWholeBytes) return left;
+    if (left == args_.shape.cols && left * item_bytes_ <= kWholeBytes) return left;
     const std::size_t head = args_.nontemporal ? BytesToLine(Items(row, col)) : 0;
-    return std::min(kStrip + head / kernels_.item_bytes, left);
+    return std::min(kStrip + head / item_bytes_, left);
   }
   /// Returns the address of the codes that are decoded kAhead rows after row r of a strip, from the
   /// next line on: in this strip, in the next strip of the same rows, or in the first strip below.
@@ -313,7 +313,7 @@ class DecodeDriver {
     return in_.codes + row * in_.code_stride + per_byte_.IndexOf(col);
   }
   std::byte* Items(std::size_t row, std::size_t col) const {
-    return args_.out.Row(row) + col * kernels_.item_bytes;
+    return args_.out.Row(row) + col * item_bytes_;
   }
   /// Returns true if items can be written at `to` without staging. WriteRows has a stricter test.
   bool IsInPlace(const std::byte* to) const {
@@ -330,7 +330,7 @@ class DecodeDriver {
     std::byte* to = run.items;
     run.items = staged_;
     decode(run);
-    micro_.copy_nontemporal(staged_, count * kernels_.item_bytes, to);
+    micro_.copy_nontemporal(staged_, count * item_bytes_, to);
   }
   /// Calls decode(runs) for runs of rows of the output from (row, col) on: once for all rows if
   /// they are evenly spaced and written in place. With non-temporal stores, runs in place fill
@@ -341,7 +341,7 @@ class DecodeDriver {
                  const Decode& decode) {
     runs.items = Items(row, col);
     runs.item_stride = args_.out.row_stride;
-    const std::size_t bytes = cols * kernels_.item_bytes;
+    const std::size_t bytes = cols * item_bytes_;
     const bool is_even = args_.out.row_offsets == nullptr, follows = args_.out.IsContiguous(bytes);
     const auto in_place = [&](const std::byte* at, std::size_t stride) {
       const auto place = reinterpret_cast<std::uintptr_t>(at) | stride;
@@ -369,6 +369,7 @@ class DecodeDriver {
   const DecodeKernels& decode_ = *parts_.decode;
   const FormatDecoders& kernels_ =
       Of(decode_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype);
+  const std::size_t item_bytes_ = ItemSize(args_.dtype);
   const SchemeInfo& scheme_ = kSchemes[args_.scheme];
   const bool is_whole_ = scheme_.block == kWholeTensor;
   const Length per_byte_{CodesPerByte(scheme_.element_bits)};

@@ -202,7 +202,7 @@ void SplitRows(std::byte* patch, std::size_t count) noexcept {
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatDecoders DecodersOf() {
-  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &DecodeColumns<F, T>};
+  cpu::FormatDecoders decoders{&DecodeBlocks<F, T>, &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
   if constexpr (kHasProducts<F, T>) decoders.factors = &NibbleTables<T>::ColumnProducts;
   if constexpr (kHasTable<F, T>) {

@@ -80,7 +80,6 @@ using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
 
 /// The micro-kernels of one format of codes and one type of items.
 struct FormatDecoders {
-  std::size_t item_bytes;
   DecodeBlocksFn blocks;
   DecodeColumnsFn columns;                    // reads one code per byte, 4-bit codes too
   FactorsFn factors = nullptr;                // null for fp32 items

@@ -178,10 +178,8 @@ void AddRows(const std::byte* const* rows, std::size_t count, std::size_t cols, 
 }
 
 template <class T>
-constexpr cpu::ItemKernels kItemKernels{.item_bytes = kItemSize<T>,
-                                        .amax = &RunAmax<T>,
-                                        .add_rows = &AddRows<T>,
-                                        .transform = &Transform<T>};
+constexpr cpu::ItemKernels kItemKernels{
+    .amax = &RunAmax<T>, .add_rows = &AddRows<T>, .transform = &Transform<T>};
 
 }  // namespace
 

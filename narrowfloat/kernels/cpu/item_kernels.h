@@ -46,7 +46,6 @@ using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
 
 /// The micro-kernels of one type of items.
 struct ItemKernels {
-  std::size_t item_bytes;
   RunAmaxFn amax;
   AddRowsFn add_rows;
   TransformFn transform;

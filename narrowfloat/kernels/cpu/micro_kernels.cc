@@ -462,13 +462,11 @@ void Transpose(const std::byte* patch, std::size_t rows, std::size_t cols, std::
 
 template <class T>
 constexpr cpu::AmaxKernels kAmaxKernels{
-    .item_bytes = kItemSize<T>,
     .of_blocks = {&BlockAmax<T, cpu::kAmaxLengths[0]>, &BlockAmax<T, cpu::kAmaxLengths[1]>,
                   &BlockAmax<T, cpu::kAmaxLengths[2]>, &BlockAmax<T, cpu::kAmaxLengths[3]>},
     .of_row = &RowAmax<T>,
     .of_columns = &ColumnAmax<T, Inputs::kFinite>,
     .of_columns_of_all = &ColumnAmax<T, Inputs::kAll>,
-    .value = &MagnitudeValue<T>,
 };
 
 template <FloatFormat F, class T, std::size_t kBlock>

@@ -186,11 +186,9 @@ using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size
 
 /// The functions that compute amaxes of one type of items.
 struct AmaxKernels {
-  std::size_t item_bytes;  // of an item, and of an amax's pattern
   std::array<BlockAmaxFn, kAmaxLengths.size()> of_blocks;
   RowAmaxFn of_row;
   MicroColumnAmaxFn of_columns, of_columns_of_all;
-  float (*value)(std::uint32_t pattern);  // returns the value of an amax's pattern
 };
 
 /// The micro-kernels of one format of codes and one type of items.

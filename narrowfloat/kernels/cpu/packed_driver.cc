@@ -124,7 +124,7 @@ class PackedDriver {
     const EstimateKernels& estimate = kernels.estimates[errors_.squares];
     const bool estimates = estimate.compare != nullptr && fits && finite;
     if (estimates) compute(estimate.errors);
-    const std::size_t bytes = kPackUnit * amax_.item_bytes;
+    const std::size_t bytes = kPackUnit * item_bytes_;
     const auto copy = [&](std::size_t block, std::size_t line, std::byte* items) {
       std::memcpy(items, rows[line] + block * bytes, bytes);
     };
@@ -168,7 +168,7 @@ class PackedDriver {
     alignas(64) std::byte items[kMost * kPackUnit * sizeof(float)];
     for (std::size_t line = 0; line < lines; ++line) {
       for (std::size_t i = 0; i < count; ++i)
-        copy(undecided[i], line, items + i * kPackUnit * amax_.item_bytes);
+        copy(undecided[i], line, items + i * kPackUnit * item_bytes_);
       kernels_.four_over_six.errors.of_row(items, count, factors, errors_, of_places, exact[line]);
     }
     for (std::size_t line = lines; line < of_block; ++line) exact[line] = {};
@@ -204,7 +204,7 @@ class PackedDriver {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, scheme_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
       Draw(strip.row + r, strip.col, cols);
-      const MicroRun run{rows[r], ItemsAt(args_, next, amax_.item_bytes), is_edge ? staged_ : codes,
+      const MicroRun run{rows[r], ItemsAt(args_, next, item_bytes_), is_edge ? staged_ : codes,
                          args_.nontemporal && !is_edge};
       WriteRun(micro_, run, kNontemporalAlignment, cols / kPerByte, staged_,
                [&](const MicroRun& to) { pack(to, cols / kPackUnit, scale, random_); });
@@ -268,10 +268,9 @@ class PackedDriver {
   void SetRows(const Rect& patch, const Rect& strip, std::size_t cols, const std::byte** rows,
                const std::byte** next) {
     const MatrixRows<const std::byte> in = args_.in;  // a copy, since addresses may alias it
-    const std::size_t item_bytes = amax_.item_bytes, last = args_.shape.rows - 1;
-    const std::size_t piece = kTransposedCols * item_bytes;
+    const std::size_t last = args_.shape.rows - 1, piece = kTransposedCols * item_bytes_;
     const Place first = NextPiece(args_, patch, strip.row - patch.row);
-    const std::size_t next_offset = first.col * item_bytes;
+    const std::size_t next_offset = first.col * item_bytes_;
     for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = ItemsOf(strip, r, cols);
     for (std::size_t r = 0; r < strip.rows; r += kPatchesAhead) {
       const std::byte* at = in.Row(std::min(first.row + r / kPatchesAhead, last)) + next_offset;
@@ -285,7 +284,7 @@ class PackedDriver {
   bool TransformStrip(std::size_t cols, const std::byte* const* next, const std::byte** rows,
                       std::byte* amaxes) {
     static_assert(kPackUnit == kHadamardSize && kTransposedCols <= kTransformCols);
-    const std::size_t stride = kTransposedCols * amax_.item_bytes;
+    const std::size_t stride = kTransposedCols * item_bytes_;
     TransformRows group;
     for (std::size_t r = 0; r < kHadamardSize; ++r) {
       group.in[r] = rows[r];
@@ -303,8 +302,8 @@ class PackedDriver {
   bool ColumnScales(const PackedStrip& strip, std::byte* amaxes, bool finite,
                     const PackScales& scales) const {
     if (is_square_) {
-      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
-                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
+      item_bytes_ == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
+                       : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
     }
     const bool fits = chooses_ ? ChooseOfColumns(strip, amaxes, finite, scales)
                                : scale_rule_.of_columns(amaxes, strip.cols, factors_, scales);
@@ -328,12 +327,11 @@ class PackedDriver {
     const EstimateKernels& estimate = kernels.estimates[errors_.squares];
     const bool estimates = estimate.compare != nullptr && fits && finite;
     if (estimates) compute(estimate.errors);
-    const std::size_t bytes = amax_.item_bytes;
     const auto copy = [&](std::size_t col, std::size_t line, std::byte* items) {
-      const std::size_t from = (Length{lines}.RoundDown(col) + line) * bytes;
-      std::memset(items, 0, kPackUnit * bytes);
+      const std::size_t from = (Length{lines}.RoundDown(col) + line) * item_bytes_;
+      std::memset(items, 0, kPackUnit * item_bytes_);
       for (std::size_t r = 0; r < strip.count; ++r)
-        std::memcpy(items + r * bytes, strip.rows[r] + from, bytes);
+        std::memcpy(items + r * item_bytes_, strip.rows[r] + from, item_bytes_);
     };
     if (!estimates || !ComputeUndecided(candidates, lines, strip.cols, lines, copy, errors))
       compute(kernels.errors);
@@ -383,10 +381,9 @@ class PackedDriver {
   /// Returns the address of the items of a strip's r-th row or, if these are fewer than `cols`, of
   /// a copy that is padded with zeros.
   const std::byte* ItemsOf(const Rect& strip, std::size_t r, std::size_t cols) {
-    const std::size_t item_bytes = amax_.item_bytes;
-    const std::byte* items = args_.in.Row(strip.row + r) + strip.col * item_bytes;
+    const std::byte* items = args_.in.Row(strip.row + r) + strip.col * item_bytes_;
     if (strip.cols >= cols) return items;
-    return PadItems(items, strip.cols * item_bytes, cols * item_bytes, padded_[r]);
+    return PadItems(items, strip.cols * item_bytes_, cols * item_bytes_, padded_[r]);
   }
   /// Returns the address of the codes of a line from a position on.
   std::byte* CodesAt(std::size_t line, std::size_t pos) const {
@@ -400,6 +397,7 @@ class PackedDriver {
   const DirectionBuffers<std::byte>& out_ =
       args_.direction == Direction::kRowwise ? args_.rowwise : args_.columnwise;
   const MicroKernels& micro_ = *parts_.micro;
+  const std::size_t item_bytes_ = ItemSize(args_.dtype);
   const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
   const PackKernels& kernels_ = Of(*parts_.pack, args_.dtype);
   const PackScaleKernels& scale_rule_ = Of(kernels_.scales, scheme_.layout.scale_type);

@@ -7,6 +7,7 @@
 #include "narrowfloat/kernels/cpu/cpu_table.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/cpu/exact_transform.h"
+#include "narrowfloat/kernels/scalar/items.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -57,16 +58,13 @@ void AddTile(const TileItems& items, float* sums, const Add& add) {
 /// Stores the amaxes of a tile's columns, NaN ignored. Requires: at most kMicroCols columns.
 void ColumnAmaxes(const TileItems& items, const AmaxKernels& kernels, float* amaxes) {
   const std::size_t cols = items.tile.col_end - items.tile.col_begin;
+  const std::size_t item_bytes = ItemSize(items.dtype);
   alignas(64) std::byte patterns[kMicroCols * sizeof(float)] = {};
   ForEachRows(items, kPaddedCols, [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
-    kernels.of_columns_of_all(rows, some, AmaxRows::kOfAllCalls,
-                              patterns + col * kernels.item_bytes);
+    kernels.of_columns_of_all(rows, some, AmaxRows::kOfAllCalls, patterns + col * item_bytes);
   });
-  for (std::size_t c = 0; c < cols; ++c) {
-    std::uint32_t pattern = 0;
-    std::memcpy(&pattern, patterns + c * kernels.item_bytes, kernels.item_bytes);
-    amaxes[c] = kernels.value(pattern);
-  }
+  const auto load = ForType(items.dtype, []<class T>() { return &LoadItem<T>; });
+  for (std::size_t c = 0; c < cols; ++c) amaxes[c] = load(patterns, c);
 }
 
 struct HadamardDriver {
@@ -74,6 +72,7 @@ struct HadamardDriver {
   const ItemKernels& kernels;
   std::uint32_t sign_mask;
   const MatrixRows<std::byte>& out;
+  const std::size_t item_bytes = ItemSize(items.dtype);
 
   /// Transforms the tile and returns the amax of the outputs.
   float Run() const {
@@ -95,13 +94,12 @@ struct HadamardDriver {
   float RunGroup(std::size_t row, std::size_t col, std::size_t cols) const {
     const TransformRows rows = RowsAt(row, col);
     if (cols % kColumnUnit == 0) return Transform(rows, cols);
-    const std::size_t bytes = cols * kernels.item_bytes;
+    const std::size_t bytes = cols * item_bytes;
     constexpr std::size_t kMostBytes = kColumnUnit * sizeof(float);
     std::byte padded[kHadamardSize][kMostBytes], transformed[kHadamardSize][kMostBytes];
     TransformRows unit;
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      unit.in[k] = unit.next[k] =
-          PadItems(rows.in[k], bytes, kColumnUnit * kernels.item_bytes, padded[k]);
+      unit.in[k] = unit.next[k] = PadItems(rows.in[k], bytes, kColumnUnit * item_bytes, padded[k]);
       unit.out[k] = transformed[k];
     }
     const float amax = Transform(unit, kColumnUnit);
@@ -129,9 +127,9 @@ struct HadamardDriver {
     const std::size_t next_col = (is_last ? tile.col_end : tile.col_begin) + col;
     TransformRows rows;
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      rows.in[k] = items.in.Row(row + k) + (tile.col_begin + col) * kernels.item_bytes;
-      rows.next[k] = items.in.Row(next_row + k) + next_col * kernels.item_bytes;
-      rows.out[k] = out.Row(row + k - tile.row_begin) + col * kernels.item_bytes;
+      rows.in[k] = items.in.Row(row + k) + (tile.col_begin + col) * item_bytes;
+      rows.next[k] = items.in.Row(next_row + k) + next_col * item_bytes;
+      rows.out[k] = out.Row(row + k - tile.row_begin) + col * item_bytes;
     }
     return rows;
   }
@@ -143,8 +141,8 @@ float CpuTable::Amax(const TileItems& items) const noexcept {
   const ItemKernels& kernels = Of(*parts_.items, items.dtype);
   const Tile& tile = items.tile;
   const std::size_t rows = tile.row_end - tile.row_begin, cols = tile.col_end - tile.col_begin;
-  const std::size_t first = tile.col_begin * kernels.item_bytes;
-  if (rows > 0 && items.in.IsContiguous(cols * kernels.item_bytes))
+  const std::size_t item_bytes = ItemSize(items.dtype), first = tile.col_begin * item_bytes;
+  if (rows > 0 && items.in.IsContiguous(cols * item_bytes))
     return kernels.amax(items.in.Row(tile.row_begin) + first, rows * cols);
   float largest = 0.0f;
   for (std::size_t row = tile.row_begin; row < tile.row_end; ++row)

@@ -4,6 +4,7 @@
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/geometry.h"
+#include "narrowfloat/kernels/scalar/items.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -20,7 +21,9 @@ class WholeDriver {
 
   void Run() {
     args_.direction == Direction::kRowwise ? Rows() : Patches();
-    if (args_.amax_out != nullptr) *args_.amax_out = amax_.value(state_.largest);
+    if (args_.amax_out == nullptr) return;
+    const auto load = ForType(args_.dtype, []<class T>() { return &LoadItem<T>; });
+    *args_.amax_out = load(reinterpret_cast<const std::byte*>(&state_.largest), 0);
   }
 
  private:
@@ -92,10 +95,9 @@ class WholeDriver {
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
-  const AmaxKernels& amax_ = Of(micro_.amax, args_.dtype);
   const UniformKernels& kernels_ =
       Of(micro_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype).uniform;
-  const std::size_t item_bytes_ = amax_.item_bytes;
+  const std::size_t item_bytes_ = ItemSize(args_.dtype);
   UniformState state_;
   alignas(64) std::byte staged_[kRunItems];
   alignas(64) std::byte patch_[kTransposedRun * kTransposedCols];

@@ -407,7 +407,7 @@ class BlockDriver {
     if (!ComputeScalesOfBoth(rows, strip.cols, row_memory, of_columns)) return false;
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const std::size_t row = strip.row + r;
-      const MicroScales of_row = row_memory.From(r * kRowBlocks);
+      const MicroScales of_row = row_memory.From(r * kMicroBlocks);
       std::byte* column_codes =
           args_.columnwise.codes + row * args_.columnwise.code_stride + strip.col;
       MicroRun run = RunOf(rows, r);
@@ -434,13 +434,11 @@ class BlockDriver {
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       AmaxMemory<kMicroBlocks> amaxes;
       if (!amax_.of_row(rows.items[r], blocks, amaxes.pattern, of_column.pattern) ||
-          !scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kRowBlocks)))
+          !scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kMicroBlocks)))
         return false;
     }
     return scales_.of_columns(of_column.pattern, cols, options_, of_columns);
   }
-
-  static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // most of a strip's row
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;

@@ -37,16 +37,15 @@ bool BlockAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes) no
 template <class T>
 bool RowAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes,
              std::byte* of_columns) noexcept {
-  constexpr std::size_t kMost = cpu::kMicroRun / kMxBlock;
-  NF_DCHECK(blocks > 0 && blocks <= kMost && IsLineAligned(of_columns));
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kMicroBlocks && IsLineAligned(of_columns));
   using I = std::make_signed_t<BitsOf<T> >;
   const hn::CappedTag<I, kMxBlock> di;
   auto* maxima = reinterpret_cast<I*>(of_columns);
   const auto update = [&](hn::Vec<decltype(di)> magnitudes, std::size_t i) NF_INLINE_ATTR {
     hn::StoreU(hn::Max(hn::LoadU(di, maxima + i), magnitudes), di, maxima + i);
   };
-  return BlockAmaxes<T, Inputs::kFinite, kMxBlock, kMost>(items, blocks, amaxes, update) <
-         kInfinityBits<T>;
+  return BlockAmaxes<T, Inputs::kFinite, kMxBlock, cpu::kMicroBlocks>(items, blocks, amaxes,
+                                                                      update) < kInfinityBits<T>;
 }
 
 /// Implements MicroColumnAmaxFn. 3 ops for each vector of items: load, clear the sign, maximum; 5

@@ -16,8 +16,8 @@
 
 namespace narrowfloat::cpu {
 
-/// Most items of one call on blocks, and most columns of one call on columns.
-inline constexpr std::size_t kMicroRun = 2048, kMicroCols = 2048;
+/// Most items of one call on blocks or on a row, and most columns of one call on columns.
+inline constexpr std::size_t kMicroRun = 2048, kMicroCols = kMicroRun;
 
 /// Lengths of the blocks whose amaxes micro-kernels compute, and of the blocks that they encode.
 inline constexpr std::array<std::size_t, 4> kAmaxLengths{kMxBlock / 2, kMxBlock, 2 * kMxBlock,

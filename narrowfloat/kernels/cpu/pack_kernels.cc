@@ -90,7 +90,7 @@ HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
 template <class T, class Coder>
 void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
              const std::uint8_t* random) noexcept {
-  NF_DCHECK(units <= cpu::kPackRun / cpu::kPackUnit);
+  NF_DCHECK(units <= cpu::kMicroRun / cpu::kPackUnit);
   constexpr std::size_t kStep = 2 * hn::MaxLanes(D8());
   const std::size_t items = units * cpu::kPackUnit;
   const std::byte *in = run.items, *next = run.next;
@@ -190,7 +190,7 @@ template <class T>
 void ErrorsOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& factors,
                  const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
                  cpu::CandidateErrors& errors) noexcept {
-  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kMicroRun / cpu::kPackUnit);
   StagedItems staged;
   StageRow<T>(items, blocks, staged);
   ComputeErrors(staged, cpu::kPackUnit, blocks, factors, rule, candidates, errors);
@@ -216,7 +216,7 @@ template <class T, bool kSquares>
 void EstimateRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
                  const cpu::ErrorRule& /*rule*/, const cpu::ScaleCandidates& candidates,
                  cpu::CandidateErrors& errors) noexcept {
-  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kMicroRun / cpu::kPackUnit);
   constexpr std::size_t kPairs = cpu::kPackUnit / 2;  // of a block
   const DF df;
   const DI di;

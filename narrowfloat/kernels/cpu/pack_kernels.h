@@ -12,13 +12,11 @@
 
 namespace narrowfloat::cpu {
 
-/// Most items of one call on a row.
-inline constexpr std::size_t kPackRun = 2048;
 /// Items of a row that share an entry of `scale`. Blocks have a multiple of this number of items.
 inline constexpr std::size_t kPackUnit = kRandomRun;
 /// Most blocks or columns of one call.
 inline constexpr std::size_t kPackPlaces = kTransposedCols;
-static_assert(kPackRun / kPackUnit <= kPackPlaces);
+static_assert(kMicroRun / kPackUnit <= kPackPlaces);
 
 /// The numbers from which the two-level scales of one line are computed: `encode` maps the line's
 /// amax to the range of codes and scales; encode_over_max is encode / 6.

@@ -155,39 +155,39 @@ std::vector<std::uint8_t> RandomRow(std::mt19937& random, std::size_t count) {
 TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
   using P = TypeParam;
   std::vector<std::uint32_t> patterns = P::Patterns();
-  patterns.resize(RoundUp(patterns.size(), kPackRun), 0);
+  patterns.resize(RoundUp(patterns.size(), kMicroRun), 0);
   const std::vector<float> scales_of = UnitScales();
   std::mt19937 random(1);
-  Items items(kPackRun + 1, P::kBytes), codes(kPackRun + 64, 1);
+  Items items(kMicroRun + 1, P::kBytes), codes(kMicroRun + 64, 1);
   for (const Target& target : Targets()) {
     const PackRoundings<PackRowFn>& pack = this->Kernels(target).row;
     for (std::size_t turn = 0; turn < scales_of.size(); ++turn) {
-      for (std::size_t first = 0; first < patterns.size(); first += kPackRun) {
-        float scale[kPackRun / kPackUnit];
-        for (std::size_t u = 0; u < kPackRun / kPackUnit; ++u)
+      for (std::size_t first = 0; first < patterns.size(); first += kMicroRun) {
+        float scale[kMicroRun / kPackUnit];
+        for (std::size_t u = 0; u < kMicroRun / kPackUnit; ++u)
           scale[u] = scales_of[(turn + u) % scales_of.size()];
-        std::vector<std::uint32_t> taken(kPackRun);
-        const std::vector<std::uint8_t> bytes = RandomRow(random, kPackRun);
+        std::vector<std::uint32_t> taken(kMicroRun);
+        const std::vector<std::uint8_t> bytes = RandomRow(random, kMicroRun);
         const auto check = [&](PackRowFn run, bool nontemporal, const auto& expected) {
-          for (std::size_t i = 0; i < kPackRun; ++i) items.Set(1 + i, taken[i]);
+          for (std::size_t i = 0; i < kMicroRun; ++i) items.Set(1 + i, taken[i]);
           const std::size_t offset =
-              nontemporal ? (turn + first / kPackRun) * kNontemporalAlignment % 64 : 5;
-          run({items.At(1), items.At(1), codes.At(offset), nontemporal}, kPackRun / kPackUnit,
+              nontemporal ? (turn + first / kMicroRun) * kNontemporalAlignment % 64 : 5;
+          run({items.At(1), items.At(1), codes.At(offset), nontemporal}, kMicroRun / kPackUnit,
               scale, bytes.data());
-          for (std::size_t i = 0; i < kPackRun; ++i) {
+          for (std::size_t i = 0; i < kMicroRun; ++i) {
             const float product = P::Value(taken[i]) * scale[i / kPackUnit];
             ASSERT_EQ(Nibble(*codes.At(offset + i / 2), i), expected(product, i)) << fmt::format(
                 "{} item {:#x} scale {}", target.name, taken[i], scale[i / kPackUnit]);
           }
         };
         const auto nearest = [](float product, std::size_t) { return Encode<E2M1>(product); };
-        for (std::size_t i = 0; i < kPackRun; ++i) taken[i] = patterns[first + i];
+        for (std::size_t i = 0; i < kMicroRun; ++i) taken[i] = patterns[first + i];
         check(pack.all, false, nearest);
         const auto stochastic = [&](float product, std::size_t i) {
           return EncodeStochastic(product, bytes[i]);
         };
         check(pack.stochastic, true, stochastic);
-        for (std::size_t i = 0; i < kPackRun; ++i) {
+        for (std::size_t i = 0; i < kMicroRun; ++i) {
           const bool fits = (taken[i] & ~P::kSign) < P::kInfinity &&
                             std::abs(P::Value(taken[i])) * scale[i / kPackUnit] < 7;
           if (!fits) taken[i] = 0;
@@ -203,17 +203,17 @@ TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
 TYPED_TEST(PackKernelsTest, RowsOfEveryLength) {
   using P = TypeParam;
   std::mt19937 random(2);
-  Items items(kPackRun, P::kBytes);
-  for (std::size_t i = 0; i < kPackRun; ++i)
+  Items items(kMicroRun, P::kBytes);
+  for (std::size_t i = 0; i < kMicroRun; ++i)
     items.Set(i, static_cast<std::uint32_t>(random()) & (P::kInfinity / 3 * 2));
-  const std::vector<std::uint8_t> bytes = RandomRow(random, kPackRun);
-  float scale[kPackRun / kPackUnit];
+  const std::vector<std::uint8_t> bytes = RandomRow(random, kMicroRun);
+  float scale[kMicroRun / kPackUnit];
   for (float& of : scale) of = std::ldexp(1.0f, -static_cast<int>(random() % 40));
   for (const Target& target : Targets()) {
-    for (std::size_t units = 1; units <= kPackRun / kPackUnit; ++units) {
+    for (std::size_t units = 1; units <= kMicroRun / kPackUnit; ++units) {
       for (const std::size_t offset : {1u, 16u, 32u, 48u, 64u}) {
-        Items codes(kPackRun, 1);
-        for (std::size_t i = 0; i < kPackRun; ++i) codes.Set(i, 0xEE);
+        Items codes(kMicroRun, 1);
+        for (std::size_t i = 0; i < kMicroRun; ++i) codes.Set(i, 0xEE);
         this->Kernels(target).row.all({items.At(0), items.At(0), codes.At(offset), offset != 1},
                                       units, scale, bytes.data());
         const std::size_t count = units * kPackUnit;
@@ -344,7 +344,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   using P = TypeParam;
   std::mt19937 random(4);
   constexpr std::size_t kBlocks = kPackPlaces / 2;
-  Items row(kPackRun, P::kBytes), amaxes(kPackPlaces, P::kBytes);
+  Items row(kMicroRun, P::kBytes), amaxes(kPackPlaces, P::kBytes);
   Items columns(kPackUnit * kPackPlaces, P::kBytes);
   std::vector<const std::byte*> rows;
   for (std::size_t r = 0; r < kPackUnit; ++r) rows.push_back(columns.At(r * kPackPlaces));
@@ -436,7 +436,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
   constexpr std::uint32_t kBinade = P::kBinade, kOne = P::kOne;
   std::mt19937 random(6);
   // The items of blocks in kPackUnit rows, and the transpose of the first row.
-  Items squares(kPackRun * kPackUnit, P::kBytes), columns(kPackRun, P::kBytes);
+  Items squares(kMicroRun * kPackUnit, P::kBytes), columns(kMicroRun, P::kBytes);
   Items amaxes(kPackPlaces, P::kBytes);
   std::vector<const std::byte*> rows;
   for (std::size_t r = 0; r < kPackUnit; ++r) rows.push_back(columns.At(r * kPackPlaces));
@@ -450,16 +450,16 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
       for (std::size_t turn = 0; turn < 60; ++turn) {
         const auto what = fmt::format("{} turn {}", target.name, turn);
         std::vector<std::uint32_t> largest(kPackPlaces);
-        for (std::size_t i = 0; i < kPackRun * kPackUnit; ++i) {
+        for (std::size_t i = 0; i < kMicroRun * kPackUnit; ++i) {
           const auto pattern = static_cast<std::uint32_t>(random());
           std::uint32_t item = kOne - 4 * kBinade + pattern % (4 * kBinade);
           if (turn % 3 != 0) item &= ~(kBinade / 4 - 1);
           if (turn % 3 == 2 && pattern >> 28 != 0) item = 0;
-          const std::size_t block = i % kPackRun / kPackUnit;
+          const std::size_t block = i % kMicroRun / kPackUnit;
           largest[block] = std::max(largest[block], item);
           item |= (pattern >> 31) * P::kSign;
           squares.Set(i, item);
-          if (i < kPackRun) columns.Set(i % kPackUnit * kPackPlaces + block, item);
+          if (i < kMicroRun) columns.Set(i % kPackUnit * kPackPlaces + block, item);
         }
         for (std::size_t j = 0; j < kPackPlaces; ++j) amaxes.Set(j, largest[j]);
         const float usual = turn % 2 == 0 ? 672.0f : 1.0f + static_cast<float>(turn) / 128;
@@ -498,7 +498,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
           }
         };
         for (std::size_t line = 0; line < kPackUnit; ++line) {
-          const std::byte* items = squares.At(line * kPackRun);
+          const std::byte* items = squares.At(line * kMicroRun);
           CandidateErrors of_line;
           const auto add = [&](RowErrorsFn compute, CandidateErrors& to) {
             compute(items, kBlocks, factors, rule, candidates, of_line);

@@ -33,19 +33,18 @@ class PackedDriver {
   }
 
  private:
-  /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
+  /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kMicroRun items, so that
   /// the latency from the last load to the first code occurs once for many items.
   void Rows() {
     const Tile& tile = args_.tile;
-    // The amaxes of squares need amaxes of columns: of whole vectors, at most kMicroCols at a time.
-    const std::size_t run = is_square_ ? kMicroCols : kPackRun;
-    const std::size_t ahead = std::min(run, tile.col_end - tile.col_begin);
+    const std::size_t ahead = std::min(kMicroRun, tile.col_end - tile.col_begin);
+    // The amaxes of squares need amaxes of columns: of whole vectors.
     const Length step = is_square_ && vector_.items > block_.items ? vector_ : block_;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += scheme_.block.rows) {
       if (out_.line_amaxes != nullptr) FillFactors(0, kPackPlaces, row);
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         const std::size_t left = tile.col_end - col;
-        cols = left < step.items ? left : std::min(run, step.RoundDown(left));
+        cols = left < step.items ? left : std::min(kMicroRun, step.RoundDown(left));
         RowStrip({row, std::min(scheme_.block.rows, tile.row_end - row), col, cols},
                  step.RoundUp(cols), ahead);
       }
@@ -411,7 +410,7 @@ class PackedDriver {
                           args_.options.four_over_six == FourOverSix::kMeanSquaredError,
                           args_.options.four_over_six_fast_error};
   TwoLevelFactors factors_;
-  alignas(64) std::byte staged_[kPackRun];
+  alignas(64) std::byte staged_[kMicroRun];
   alignas(64) std::uint8_t random_[(kPackPlaces + kPackUnit) * kRandomRun];
   alignas(64) std::byte padded_[kMostRows][kTransposedCols * sizeof(float)];
   alignas(64) std::byte transformed_[kHadamardSize * kTransposedCols * sizeof(float)];

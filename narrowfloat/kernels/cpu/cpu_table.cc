@@ -22,8 +22,7 @@ bool Accepts(Driver driver, const QuantizeArgs& args) {
 
 }  // namespace
 
-CpuTable::CpuTable(const CpuTarget& target)
-    : KernelTable(target.name), parts_(PartsOf(target.index)) {
+CpuTable::CpuTable(const CpuTarget& target) : KernelTable(target.name), parts_(target.parts) {
   gemm = &parts_.gemm;
 }
 

@@ -7,7 +7,7 @@
 namespace narrowfloat::cpu {
 
 /// The kernel table of an instruction set: plain C++, compiled once. Calls the micro-kernels of the
-/// target. Requires: a target with micro-kernels, not the baseline.
+/// target.
 class CpuTable final : public KernelTable {
  public:
   explicit CpuTable(const CpuTarget& target);

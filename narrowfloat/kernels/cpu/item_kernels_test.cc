@@ -79,11 +79,8 @@ class ItemKernelsTest : public testing::Test {
   };
   static std::vector<Target> Targets() {
     std::vector<Target> targets;
-    for (const CpuTarget& target : AvailableTargets()) {
-      const TargetParts parts = PartsOf(target.index);
-      if (parts.items != nullptr)
-        targets.push_back({target.name, &(*parts.items)[kType], parts.micro->vector_bytes});
-    }
+    for (const auto& [name, parts] : AvailableTargets())
+      targets.push_back({name, &(*parts.items)[kType], parts.micro->vector_bytes});
     return targets;
   }
   static constexpr auto kType = static_cast<std::size_t>(kDTypeOf<T>);

@@ -85,11 +85,8 @@ struct Target {
 };
 inline std::vector<Target> Targets() {
   std::vector<Target> targets;
-  for (const CpuTarget& target : AvailableTargets()) {
-    const TargetParts parts = PartsOf(target.index);
-    if (parts.micro != nullptr)
-      targets.push_back({target.name, parts.micro, parts.pack, parts.decode});
-  }
+  for (const auto& [name, parts] : AvailableTargets())
+    targets.push_back({name, parts.micro, parts.pack, parts.decode});
   return targets;
 }
 

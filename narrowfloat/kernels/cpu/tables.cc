@@ -2,6 +2,9 @@
 // Collects the parts that the objects of each instruction set define.
 #include "narrowfloat/kernels/cpu/tables.h"
 
+#include <algorithm>
+#include <cctype>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/tables.cc"
 #include "hwy/foreach_target.h"
@@ -49,10 +52,36 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace narrowfloat {
 HWY_EXPORT(Parts);
-namespace cpu {
-TargetParts PartsOf(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Parts)[target]();
+namespace {
+
+/// Returns Highway's name of an instruction set as NF_FORCE_BACKEND spells it: "avx2", "avx3_dl".
+std::string TargetName(std::int64_t target) {
+  std::string name = hwy::TargetName(target);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
 }
-}  // namespace cpu
+
+/// Returns a target's index in the tables of HWY_EXPORT.
+std::size_t TargetIndex(std::int64_t target) {
+  if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+}  // namespace
+
+std::vector<cpu::CpuTarget> cpu::AvailableTargets() {
+  std::vector<CpuTarget> targets;
+  // A lower bit is a better instruction set.
+  for (int bit = 0; bit < 62; ++bit) {
+    const std::int64_t target = std::int64_t{1} << bit;
+    if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) continue;
+    targets.push_back({TargetName(target), HWY_DISPATCH_TABLE(Parts)[TargetIndex(target)]()});
+  }
+  return targets;
+}
+
 }  // namespace narrowfloat
 #endif

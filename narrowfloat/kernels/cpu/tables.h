@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,15 +14,6 @@ struct ItemKernels;
 struct MicroKernels;
 struct PackKernels;
 
-/// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
-/// spells it, and its index in Highway's dispatch order.
-struct CpuTarget {
-  std::string name;
-  std::size_t index;
-};
-/// Returns all such instruction sets, best first.
-std::vector<CpuTarget> AvailableTargets();
-
 /// The micro-kernels of one instruction set.
 struct TargetParts {
   const ByType<ItemKernels>* items;
@@ -32,7 +22,14 @@ struct TargetParts {
   const DecodeKernels* decode;
   GemmKernels gemm;  // a body with 0 rows: the target does not have this body
 };
-/// Returns the parts of the target with this CpuTarget::index; null and empty for the baseline.
-TargetParts PartsOf(std::size_t target);
+
+/// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
+/// spells it, and its micro-kernels.
+struct CpuTarget {
+  std::string name;
+  TargetParts parts;
+};
+/// Returns all such instruction sets, best first, without the baseline.
+std::vector<CpuTarget> AvailableTargets();
 
 }  // namespace narrowfloat::cpu

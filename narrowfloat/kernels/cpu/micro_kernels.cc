@@ -156,10 +156,6 @@ HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scal
   }
 }
 
-HWY_INLINE bool IsWritable(const MicroRun& run) {
-  return !run.nontemporal || cpu::IsNontemporalAligned(run.codes);
-}
-
 /// Changes `run` from row r to row r + 1.
 HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
   const bool ends_row = ((r + 1) & (runs.pieces - 1)) == 0;
@@ -178,7 +174,6 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   const MicroRuns runs = all;  // a copy, so that it stays in registers
   MicroRun in = runs.first;
   for (std::size_t r = 0; r < runs.rows; Advance(r++, in, runs)) {
-    NF_DCHECK(IsWritable(in));
     const VectorWriter out = WriterTo(in.codes, in.nontemporal);
     const auto encode_to = [&](auto& codes) NF_INLINE_ATTR {
       encode(in,
@@ -269,7 +264,6 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   constexpr Inputs kInputs = Inputs::kFinite;
   const D8 d8;
   NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols % kMxBlock == 0 && cols <= cpu::kMicroCols);
-  NF_DCHECK(IsWritable(run));
   const MicroRun in = run;
   const MicroScales blocks = of_blocks, columns = of_columns;
   auto* to = reinterpret_cast<std::uint8_t*>(in.copy);

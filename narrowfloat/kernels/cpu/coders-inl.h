@@ -14,6 +14,7 @@ namespace narrowfloat::HWY_NAMESPACE {
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
   static constexpr Inputs kKind = kInputs;
+  const std::uint8_t* random = nullptr;  // not read
 
   template <class T, class D16, class V>
   HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even, V odd,

@@ -79,14 +79,6 @@ bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFacto
   return true;
 }
 
-/// Returns a coder. For stochastic rounding, it reads the bytes from `random` on.
-template <class Coder>
-HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
-  Coder coder{};
-  if constexpr (requires { coder.random; }) coder.random = random;
-  return coder;
-}
-
 template <class T, class Coder>
 void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
              const std::uint8_t* random) noexcept {
@@ -94,7 +86,7 @@ void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
   constexpr std::size_t kStep = 2 * hn::MaxLanes(D8());
   const std::size_t items = units * cpu::kPackUnit;
   const std::byte *in = run.items, *next = run.next;
-  const auto coder = CoderFrom<Coder>(random);
+  const Coder coder{random};
   const auto pack = [&](const std::byte* from, const float* scales_of,
                         [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
 #if HWY_ARCH_X86
@@ -132,7 +124,7 @@ void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::u
   NF_DCHECK(strip.count % 2 == 0 && strip.cols % hn::Lanes(D8()) == 0 &&
             strip.cols <= kTransposedCols);
   const cpu::PackedStrip in = strip;  // a copy, so that it stays in registers
-  const auto coder = CoderFrom<Coder>(random);
+  const Coder coder{random};
   const std::size_t lanes = hn::Lanes(D8());
   for (std::size_t r = 0; r < in.count; r += 2, codes += kTransposedCols) {
     for (std::size_t c = 0; c < in.cols; c += lanes) {

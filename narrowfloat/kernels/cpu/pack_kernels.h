@@ -18,20 +18,18 @@ inline constexpr std::size_t kPackUnit = kRandomRun;
 inline constexpr std::size_t kPackPlaces = kTransposedCols;
 static_assert(kMicroRun / kPackUnit <= kPackPlaces);
 
-/// The numbers from which the two-level scales of one line are computed: `encode` maps the line's
-/// amax to the range of codes and scales; encode_over_max is encode / 6.
-struct LineFactors {
-  float amax, encode, encode_over_max, reciprocal_encode;
-};
-/// The numbers of LineFactors for each block or column, which may be of different lines.
+/// The numbers from which the two-level scales of each block or column are computed. These may be
+/// of different lines: `encode` maps the line's amax to the range of codes and scales;
+/// encode_over_max is encode / 6.
 struct TwoLevelFactors {
   alignas(64) float amax[kPackPlaces];
   alignas(64) float encode[kPackPlaces];
   alignas(64) float encode_over_max[kPackPlaces];
   alignas(64) float reciprocal_encode[kPackPlaces];
 
-  /// Sets the numbers of places from `begin` to `end`.
-  void Fill(std::size_t begin, std::size_t end, const LineFactors& of) {
+  /// Sets the numbers of places from `begin` to `end`. State is Nvfp4Rule's.
+  template <class State>
+  void Fill(std::size_t begin, std::size_t end, const State& of) {
     for (std::size_t i = begin; i < end; ++i) {
       amax[i] = of.amax;
       encode[i] = of.encode;

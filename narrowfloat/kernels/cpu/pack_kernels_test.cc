@@ -28,10 +28,6 @@ std::vector<float> TensorAmaxes() {
   return {2688.0f, 1.0f, 5.3e-4f, 0x1p100f, 0x1.FFFFFEp127f, 0x1p-120f, 0x1p-149f, 0.0f};
 }
 
-LineFactors FactorsOf(const Rule::TensorState& state) {
-  return {state.amax, state.encode, state.encode_over_max, state.reciprocal_encode};
-}
-
 /// Scales of kPackPlaces blocks or columns.
 struct PlacedScales {
   alignas(64) std::byte scale_inv[kPackPlaces];
@@ -72,7 +68,7 @@ TYPED_TEST(PackKernelsTest, TwoLevelScalesOfEveryAmax) {
       for (std::size_t i = 0; i < kPackPlaces; ++i) {
         const std::vector<float> lines = TensorAmaxes();
         states.push_back(Rule::Prepare(lines[(first + i * 5) / 3 % lines.size()], {}));
-        factors.Fill(i, i + 1, FactorsOf(states.back()));
+        factors.Fill(i, i + 1, states.back());
         amaxes.Set(i, patterns[first + i]);
       }
       PlacedScales of_blocks, of_columns;
@@ -102,12 +98,12 @@ TYPED_TEST(PackKernelsTest, ScalesOfUsualBlocksFit) {
   const float largest = P::Value(kPattern);
   for (const Target& target : Targets()) {
     TwoLevelFactors factors;
-    factors.Fill(0, kPackPlaces, FactorsOf(Rule::Prepare(largest * 2, {})));
+    factors.Fill(0, kPackPlaces, Rule::Prepare(largest * 2, {}));
     PlacedScales scales;
     EXPECT_TRUE(this->ScalesOf(target, ScaleType::kE4M3)
                     .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
     // The tensor's amax is smaller than the amaxes of its blocks.
-    factors.Fill(0, kPackPlaces, FactorsOf(Rule::Prepare(largest / 4, {})));
+    factors.Fill(0, kPackPlaces, Rule::Prepare(largest / 4, {}));
     EXPECT_FALSE(this->ScalesOf(target, ScaleType::kE4M3)
                      .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
   }
@@ -360,7 +356,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
         const float tensor_amax = P::Value(upper) * 3;
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;
-        factors.Fill(0, kPackPlaces, FactorsOf(state));
+        factors.Fill(0, kPackPlaces, state);
         for (std::size_t j = 0; j < kBlocks; ++j) {
           std::uint32_t amax = 0;
           for (std::size_t i = 0; i < kPackUnit; ++i) {
@@ -467,7 +463,7 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         const float tensor_amax = turn == 3 ? 0x1p-50f : turn == 9 ? 0x1p80f : usual;
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;
-        factors.Fill(0, kPackPlaces, FactorsOf(state));
+        factors.Fill(0, kPackPlaces, state);
         const ErrorRule rule{state.full_range,
                              options.four_over_six == FourOverSix::kMeanSquaredError,
                              options.four_over_six_fast_error};

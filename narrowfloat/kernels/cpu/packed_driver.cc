@@ -62,9 +62,7 @@ class PackedDriver {
   void FillFactors(std::size_t begin, std::size_t end, std::size_t line) {
     if (scheme_.layout.scale_type != ScaleType::kE4M3) return;
     // The factors do not depend on the shape of the blocks.
-    const Nvfp4Scheme::TensorState state = Nvfp4Scheme::Prepare(out_.AmaxOf(line), args_.options);
-    factors_.Fill(begin, end,
-                  {state.amax, state.encode, state.encode_over_max, state.reciprocal_encode});
+    factors_.Fill(begin, end, Nvfp4Scheme::Prepare(out_.AmaxOf(line), args_.options));
   }
 
   template <class Fn>

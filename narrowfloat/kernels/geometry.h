@@ -85,15 +85,6 @@ struct LineRange {
   std::size_t line_begin, line_end, pos_begin, pos_end;
 };
 
-template <Direction kDirection>
-constexpr LineRange LinesOf(const Tile& tile) {
-  if constexpr (kDirection == Direction::kRowwise) {
-    return {tile.row_begin, tile.row_end, tile.col_begin, tile.col_end};
-  } else {
-    return {tile.col_begin, tile.col_end, tile.row_begin, tile.row_end};
-  }
-}
-
 template <FloatFormat F>
 inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;
 

@@ -179,7 +179,7 @@ void TransposeCodes(const std::byte* staged, std::size_t stride, std::size_t row
   NF_DCHECK(rows <= kDecodeSide);
   const std::uint8_t* in = Bytes(staged);
   auto* out = reinterpret_cast<std::uint8_t*>(patch);
-  for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(D8Squares())) {
+  for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(D8())) {
     for (std::size_t r = 0; r < rows; r += kSquareSide)
       TransposeSquares(in + i * stride + r, stride, out + r * kDecodeSide + i, kDecodeSide);
   }

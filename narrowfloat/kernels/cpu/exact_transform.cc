@@ -129,7 +129,8 @@ Outputs AddSpecial(const Group& group) {
 }
 
 template <class T>
-void TransformColumn(const TransformRows& rows, std::size_t col, std::uint32_t sign_mask) {
+void TransformColumnInFixedPoint(const TransformRows& rows, std::size_t col,
+                                 std::uint32_t sign_mask) {
   Group group;
   bool finite = true;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -145,7 +146,7 @@ void TransformColumn(const TransformRows& rows, std::size_t col, std::uint32_t s
 
 void TransformExactly(DType dtype, const TransformRows& rows, std::size_t col,
                       std::uint32_t sign_mask) noexcept {
-  ForType(dtype, []<class T>() { return &TransformColumn<T>; })(rows, col, sign_mask);
+  ForType(dtype, []<class T>() { return &TransformColumnInFixedPoint<T>; })(rows, col, sign_mask);
 }
 
 }  // namespace narrowfloat::cpu

@@ -100,7 +100,7 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
     const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value, hn::Vec<DF> one,
                           hn::Vec<DF> three_halves) NF_INLINE_ATTR {
       const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>));
-      const auto code = RoundTo<E2M1>(product);
+      const auto code = RoundToGrid<E2M1>(product);
       auto difference = code;
       if constexpr (kDifference == Difference::kMultiplied) {
         difference = hn::Sub(hn::Mul(code, value), hn::Mul(x, encode));

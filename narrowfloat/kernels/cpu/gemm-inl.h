@@ -12,14 +12,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-using GemmF = DF;
-using GemmD = hn::Repartition<double, GemmF>;
-using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
+using GemmHalf = hn::Half<DF>;  // as many floats as there are doubles in a vector
 
 // Lines of a panel of fp32 values. The sums of a micro-tile and one position of `b` fill the
 // registers of x86: 32 on AVX-512, 16 without it.
 inline constexpr std::size_t kFloatVectors = 2;
-inline constexpr std::size_t kFloatCols = kFloatVectors * hn::MaxLanes(GemmF());
+inline constexpr std::size_t kFloatCols = kFloatVectors * hn::MaxLanes(DF());
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t kFloatRows = 12;
 #elif HWY_TARGET <= HWY_AVX2
@@ -29,24 +27,23 @@ inline constexpr std::size_t kFloatRows = 4;
 #endif
 
 /// Returns the lower half of fp32 numbers as doubles, or the upper half if k is 1.
-HWY_INLINE hn::Vec<GemmD> WidenHalf(hn::Vec<GemmF> floats, std::size_t k) {
+HWY_INLINE hn::Vec<DD> WidenHalf(hn::Vec<DF> floats, std::size_t k) {
   const GemmHalf half;
-  if (k == 0) return hn::PromoteTo(GemmD(), hn::LowerHalf(half, floats));
-  return hn::PromoteTo(GemmD(), hn::UpperHalf(half, floats));
+  if (k == 0) return hn::PromoteTo(DD(), hn::LowerHalf(half, floats));
+  return hn::PromoteTo(DD(), hn::UpperHalf(half, floats));
 }
 /// Returns the doubles half_of(0), the lower half, and half_of(1), the upper half, as fp32.
 template <class HalfOf>
-HWY_INLINE hn::Vec<GemmF> RoundHalves(const HalfOf& half_of) {
+HWY_INLINE hn::Vec<DF> RoundHalves(const HalfOf& half_of) {
   const GemmHalf half;
   const auto lower = hn::DemoteTo(half, half_of(0));
-  return hn::Combine(GemmF(), hn::DemoteTo(half, half_of(1)), lower);
+  return hn::Combine(DF(), hn::DemoteTo(half, half_of(1)), lower);
 }
 
 /// Loads fp32 numbers that are stored as doubles.
-HWY_INLINE hn::Vec<GemmF> LoadAsFloats(const double* from) {
-  return RoundHalves([from](std::size_t k) NF_INLINE_ATTR {
-    return hn::LoadU(GemmD(), from + k * hn::Lanes(GemmD()));
-  });
+HWY_INLINE hn::Vec<DF> LoadAsFloats(const double* from) {
+  return RoundHalves([from](std::size_t k)
+                         NF_INLINE_ATTR { return hn::LoadU(DD(), from + k * hn::Lanes(DD())); });
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -19,12 +19,12 @@ namespace {
 constexpr std::size_t kLanes = hn::MaxLanes(DF());
 
 // GELU: the operations of numerics/gelu.h, in the same order.
-using Doubles = hn::Vec<GemmD>;
+using Doubles = hn::Vec<DD>;
 
 /// Computes Exp2 of numerics/gelu.h, lane by lane.
 HWY_INLINE Doubles PowersOfTwo(Doubles x) {
-  const GemmD dd;
-  const hn::RebindToUnsigned<GemmD> du;
+  const DD dd;
+  const hn::RebindToUnsigned<DD> du;
   const auto rounder = hn::Set(dd, kPowerRounder);
   const auto whole = hn::Add(x, rounder);
   const auto rest = hn::Sub(x, hn::Sub(whole, rounder));
@@ -36,7 +36,7 @@ HWY_INLINE Doubles PowersOfTwo(Doubles x) {
 
 /// Computes GeluPower of numerics/gelu.h, lane by lane.
 HWY_INLINE Doubles GeluPowers(Doubles x, Doubles square, double most) {
-  const GemmD dd;
+  const DD dd;
   const auto inner = hn::Add(hn::Set(dd, kGeluLinear), hn::Mul(hn::Set(dd, kGeluCubic), square));
   const auto power = hn::Mul(hn::Mul(x, inner), hn::Set(dd, kGeluMinusLog2E));
   return PowersOfTwo(hn::Min(hn::Max(power, hn::Set(dd, kGeluLeastPower)), hn::Set(dd, most)));
@@ -44,11 +44,11 @@ HWY_INLINE Doubles GeluPowers(Doubles x, Doubles square, double most) {
 
 HWY_INLINE Doubles GeluOf(Doubles x) {
   const auto power = GeluPowers(x, hn::Mul(x, x), kGeluMostPower);
-  return hn::Div(x, hn::Add(hn::Set(GemmD(), 1.0), power));
+  return hn::Div(x, hn::Add(hn::Set(DD(), 1.0), power));
 }
 
 HWY_INLINE Doubles GeluGradient(Doubles x) {
-  const GemmD dd;
+  const DD dd;
   const auto one = hn::Set(dd, 1.0), square = hn::Mul(x, x);
   const auto power = GeluPowers(x, square, kGeluGradientMostPower);
   const auto sigmoid = hn::Div(one, hn::Add(one, power));
@@ -59,12 +59,12 @@ HWY_INLINE Doubles GeluGradient(Doubles x) {
 }
 
 /// Computes Gelu of numerics/gelu.h, lane by lane.
-HWY_INLINE hn::Vec<GemmF> Gelus(hn::Vec<GemmF> x) {
+HWY_INLINE hn::Vec<DF> Gelus(hn::Vec<DF> x) {
   return RoundHalves([&](std::size_t k) NF_INLINE_ATTR { return GeluOf(WidenHalf(x, k)); });
 }
 
 /// Computes TimesGeluGradient of numerics/gelu.h, lane by lane.
-HWY_INLINE hn::Vec<GemmF> TimesGeluGradients(hn::Vec<GemmF> factors, hn::Vec<GemmF> x) {
+HWY_INLINE hn::Vec<DF> TimesGeluGradients(hn::Vec<DF> factors, hn::Vec<DF> x) {
   return RoundHalves([&](std::size_t k) NF_INLINE_ATTR {
     return hn::Mul(WidenHalf(factors, k), GeluGradient(WidenHalf(x, k)));
   });
@@ -73,7 +73,7 @@ HWY_INLINE hn::Vec<GemmF> TimesGeluGradients(hn::Vec<GemmF> factors, hn::Vec<Gem
 /// Returns the sums of the columns from `col` on, as fp32.
 HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::size_t col) {
   const DF df;
-  const GemmD dd;
+  const DD dd;
   const std::size_t at = row * args.sums_stride + col;
   if (args.type == SumType::kBinary64) {
     return LoadAsFloats(static_cast<const double*>(args.sums) + at);

@@ -37,10 +37,10 @@ HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z)
 /// Adds the dot products of a vector of columns to their sums; `a` is the row's scale, `b` the
 /// address of the columns' scales. 4 ops per half vector for kBinary64.
 template <SlabSum kSum>
-HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* sums) {
-  const GemmF df;
+HWY_INLINE void AddDots(hn::Vec<DF> dots, double a, const double* b, void* sums) {
+  const DF df;
   if constexpr (kSum == SlabSum::kBinary64) {
-    const GemmD dd;
+    const DD dd;
     for (std::size_t k = 0; k < 2; ++k) {
       double* sum = static_cast<double*>(sums) + k * hn::Lanes(dd);
       const auto scale = hn::Mul(hn::Set(dd, a), hn::LoadU(dd, b + k * hn::Lanes(dd)));
@@ -70,16 +70,16 @@ constexpr std::size_t RowOf(std::size_t vector) {
   return vector / kFloatVectors;
 }
 constexpr std::size_t ColOf(std::size_t vector) {
-  return vector % kFloatVectors * hn::MaxLanes(GemmF());
+  return vector % kFloatVectors * hn::MaxLanes(DF());
 }
-static_assert(hn::MaxLanes(GemmF()) == kFloatCols / kFloatVectors);
+static_assert(hn::MaxLanes(DF()) == kFloatCols / kFloatVectors);
 
 /// Adds the products a[k][row] * b[k][col] to `dots`, the vectors of a micro-tile, for each k in
 /// order. `dots` is a pack, because SVE's vectors cannot be in an array.
 template <std::size_t... kVectors, class... Dots>
 HWY_INLINE void AddProducts(std::index_sequence<kVectors...> /*tile*/, const float* HWY_RESTRICT& a,
                             const float* HWY_RESTRICT& b, std::size_t count, Dots&... dots) {
-  const GemmF df;
+  const DF df;
   for (std::size_t k = 0; k < count; ++k, a += kFloatRows, b += kFloatCols) {
     ((dots = hn::MulAdd(hn::Set(df, a[RowOf(kVectors)]), hn::Load(df, b + ColOf(kVectors)), dots)),
      ...);
@@ -90,7 +90,7 @@ template <SlabSum kSum>
 struct AddSlabs {
   template <std::size_t... kVectors>
   static HWY_NOINLINE void Run(std::index_sequence<kVectors...> tile, const MicroTileArgs& args) {
-    const GemmF df;
+    const DF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
     const double *a_scales = args.a_scales, *b_scales = args.b_scales;
@@ -117,7 +117,7 @@ struct AddSlabs {
 struct AddUnscaled {
   template <std::size_t... kVectors>
   static HWY_NOINLINE void Run(std::index_sequence<kVectors...> tile, const MicroTileArgs& args) {
-    const GemmF df;
+    const DF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
     auto* sums = static_cast<float*>(args.sums);

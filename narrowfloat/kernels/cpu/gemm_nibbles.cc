@@ -16,13 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-using I32 = hn::RebindToSigned<hn::RebindToUnsigned<GemmF> >;
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
 
 constexpr std::size_t kSlab = 16;  // positions under one scale
 constexpr std::size_t kQuads =
     4;  // groups of 4 positions, which one 32-bit lane multiplies and adds
-constexpr std::size_t kCols = hn::MaxLanes(I32());
+constexpr std::size_t kCols = hn::MaxLanes(DI());
 constexpr std::size_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr int kOffset = 12;  // makes twice a value of `a` unsigned: instructions multiply u8 * s8
 
@@ -34,16 +33,16 @@ constexpr std::size_t kBSlabBytes = kCols * (kSlab + sizeof(std::int32_t));
 /// Adds the products of a slab to `sum`: `a` is a line of panel a, b0 to b3 the quads of a slab of
 /// panel b. VNNI: 4 ops; else 12: 4 products of pairs, 3 additions in 16 bits (at most 8 * 24 *
 /// 12), 3 shifts to widen and 2 additions.
-HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32> b1,
-                                hn::Vec<I32> b2, hn::Vec<I32> b3, hn::Vec<I32> sum) {
-  const I32 di;
+HWY_INLINE hn::Vec<DI> DotSlab(const std::byte* a, hn::Vec<DI> b0, hn::Vec<DI> b1, hn::Vec<DI> b2,
+                               hn::Vec<DI> b3, hn::Vec<DI> sum) {
+  const DI di;
   const auto quad = [&](std::size_t q) NF_INLINE_ATTR {
     std::int32_t four;
     std::memcpy(&four, a + q * sizeof four, sizeof four);
     return hn::Set(di, four);
   };
 #if HWY_TARGET == HWY_AVX3_DL
-  const auto add = [&](std::size_t q, hn::Vec<I32> of_b) NF_INLINE_ATTR {
+  const auto add = [&](std::size_t q, hn::Vec<DI> of_b) NF_INLINE_ATTR {
     // Highway's AVX3_DL requires a processor with VNNI, but does not enable VNNI in the compiler,
     // which therefore refuses the intrinsic.
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(quad(q).raw), "v"(of_b.raw));
@@ -54,8 +53,8 @@ HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, hn::Vec<I32> b0, hn::Vec<I32
   add(3, b3);
   return sum;
 #else
-  const hn::Repartition<std::int16_t, I32> d16;
-  const auto pairs = [&](std::size_t q, hn::Vec<I32> of_b) NF_INLINE_ATTR {
+  const hn::Repartition<std::int16_t, DI> d16;
+  const auto pairs = [&](std::size_t q, hn::Vec<DI> of_b) NF_INLINE_ATTR {
     return hn::Vec<decltype(d16)>{NF_INSTRUCTION(maddubs_epi16)(quad(q).raw, of_b.raw)};
   };
   const auto slab =
@@ -78,9 +77,9 @@ HWY_INLINE void ForEachRow(const Visit& visit, std::size_t row, V& low, V& high,
 /// per row and slab.
 template <std::size_t... kHalves>
 HWY_NOINLINE void AddSlabs(std::index_sequence<kHalves...> /*tile*/, const MicroTileArgs& args) {
-  const I32 di;
-  const GemmD dd;
-  const hn::Half<I32> half;
+  const DI di;
+  const DD dd;
+  const hn::Half<DI> half;
   const std::byte *a = args.a, *b = args.b;
   const double *a_scales = args.a_scales, *b_scales = args.b_scales;
   auto* kept = static_cast<double*>(args.sums);
@@ -94,15 +93,14 @@ HWY_NOINLINE void AddSlabs(std::index_sequence<kHalves...> /*tile*/, const Micro
       const auto quarter = hn::Set(dd, 0.25);  // both sides are doubled
       const auto low_scales = hn::Mul(hn::LoadU(dd, b_scales), quarter);
       const auto high_scales = hn::Mul(hn::LoadU(dd, b_scales + lanes), quarter);
-      const auto add = [&](std::size_t r, hn::Vec<GemmD>& low, hn::Vec<GemmD>& high)
-                           NF_INLINE_ATTR {
-                             const auto dots = DotSlab(a + r * kSlab, b0, b1, b2, b3, start);
-                             const auto row = hn::Set(dd, a_scales[r]);
-                             const auto low_dots = hn::PromoteTo(dd, hn::LowerHalf(half, dots));
-                             const auto high_dots = hn::PromoteTo(dd, hn::UpperHalf(half, dots));
-                             low = hn::Add(low, hn::Mul(low_dots, hn::Mul(row, low_scales)));
-                             high = hn::Add(high, hn::Mul(high_dots, hn::Mul(row, high_scales)));
-                           };
+      const auto add = [&](std::size_t r, hn::Vec<DD>& low, hn::Vec<DD>& high) NF_INLINE_ATTR {
+        const auto dots = DotSlab(a + r * kSlab, b0, b1, b2, b3, start);
+        const auto row = hn::Set(dd, a_scales[r]);
+        const auto low_dots = hn::PromoteTo(dd, hn::LowerHalf(half, dots));
+        const auto high_dots = hn::PromoteTo(dd, hn::UpperHalf(half, dots));
+        low = hn::Add(low, hn::Mul(low_dots, hn::Mul(row, low_scales)));
+        high = hn::Add(high, hn::Mul(high_dots, hn::Mul(row, high_scales)));
+      };
       ForEachRow(add, 0, sums...);
       a += kASlabBytes;
       b += kBSlabBytes;

@@ -18,7 +18,7 @@ namespace {
 /// Codes of kSquareSide positions, one byte each, [position][line]; lines without data are zeros.
 struct CodeSquare {
   static constexpr std::size_t kLines = 64;
-  static_assert(kLines % hn::MaxLanes(D8Squares()) == 0 && kLines >= kFloatCols);
+  static_assert(kLines % hn::MaxLanes(D8()) == 0 && kLines >= kFloatCols);
   alignas(64) std::uint8_t codes[kSquareSide][kLines];
 };
 
@@ -43,7 +43,7 @@ HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, s
       UnpackCodes(row, kSquareSide, reinterpret_cast<std::byte*>(staged[i]));
     }
   }
-  constexpr std::size_t kSquares = hn::MaxLanes(D8Squares());
+  constexpr std::size_t kSquares = hn::MaxLanes(D8());
   const std::size_t used = (lines + kSquares - 1) / kSquares * kSquares;
   std::memset(staged[lines], 0, (used - lines) * kSquareSide);
   for (std::size_t i = 0; i < used; i += kSquares) {

@@ -55,8 +55,8 @@ inline constexpr auto kSylvester = [] {
 /// Transforms a column of bfloat16 in binary64, and sets `amax` to the outputs' amax. Returns false
 /// if a sum may be inexact even in binary64, or if an output is neither zero nor a normal number.
 /// The compiler vectorizes the loops.
-HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
-                                         std::uint32_t sign_mask, std::uint16_t& amax) {
+HWY_NOINLINE inline bool TransformColumnInBinary64(const cpu::TransformRows& rows, std::size_t col,
+                                                   std::uint32_t sign_mask, std::uint16_t& amax) {
   constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
   constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
   std::uint32_t items[kHadamardSize];
@@ -331,7 +331,7 @@ HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t 
                     hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
   const std::size_t count = StoreIndices(di, is_inexact, col, inexact);
   const auto* end = std::remove_if(inexact, inexact + count, [&](std::uint16_t index) {
-    return TransformColumn(rows, index, sign_mask, amaxes[index]);
+    return TransformColumnInBinary64(rows, index, sign_mask, amaxes[index]);
   });
   return static_cast<std::size_t>(end - inexact);
 }
@@ -364,8 +364,6 @@ std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
   }
   return count;
 }
-
-using DD = hn::Repartition<double, DF>;
 
 /// Rounds to fp32; if Item is narrower, to odd, which sets the last kept bit if a dropped bit is
 /// set: rounding the result to Item then equals rounding once. Requires, if narrower: values are

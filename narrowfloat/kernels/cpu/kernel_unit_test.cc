@@ -43,7 +43,7 @@ Bytes Stored(D d, hn::Vec<D> vector) {
 }
 
 void TestTransposeSquares() {
-  const std::size_t rows = hn::Lanes(D8Squares()), in_stride = kSquareSide + 3;
+  const std::size_t rows = hn::Lanes(D8()), in_stride = kSquareSide + 3;
   const std::size_t out_stride = rows + 5;
   const Bytes in = RandomVector(rows * in_stride);
   Bytes out(kSquareSide * out_stride, 0xAA);
@@ -205,12 +205,12 @@ void TestStochasticCoder() {
 
 /// Rounds the numbers of F, numbers beside them and numbers between them.
 template <FloatFormat F>
-void TestRoundTo() {
+void TestRoundToGrid() {
   for (std::uint32_t code = 0; code < F::kMaxCode; ++code) {
     const float low = Decode<F>(code), high = Decode<F>(code + 1), middle = (low + high) / 2;
     for (const float number :
          {low, std::nextafter(middle, low), middle, std::nextafter(middle, high), high}) {
-      const auto rounded = RoundTo<F>(hn::Set(DF(), number));
+      const auto rounded = RoundToGrid<F>(hn::Set(DF(), number));
       ASSERT_EQ(hn::GetLane(rounded), Decode<F>(Encode<F>(number))) << F::kName << " " << number;
     }
   }
@@ -321,9 +321,9 @@ void TestVectors() {
 #endif
   TestFillRandom();
   TestStochasticCoder();
-  TestRoundTo<E4M3>();
-  TestRoundTo<E5M2>();
-  TestRoundTo<E2M1>();
+  TestRoundToGrid<E4M3>();
+  TestRoundToGrid<E5M2>();
+  TestRoundToGrid<E2M1>();
   TestItemsOfBlocks<float>();
   TestItemsOfBlocks<BFloat16>();
   TestItemsOfBlocks<Float16>();

@@ -18,11 +18,14 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Tags of whole vectors: of codes, of 16-bit items, of fp32 values and of their bits.
+// Tags of whole vectors: of codes, of 16-bit items, of fp32 values, of their bits, unsigned and
+// signed, and of binary64 values.
 using D8 = hn::ScalableTag<std::uint8_t>;
 using D16 = hn::Repartition<std::uint16_t, D8>;
 using DF = hn::Repartition<float, D8>;
 using D32 = hn::RebindToUnsigned<DF>;
+using DI = hn::RebindToSigned<DF>;
+using DD = hn::Repartition<double, DF>;
 
 /// Unsigned integer as wide as an item of T, and the pattern (the bits) of infinity in it.
 template <class T>

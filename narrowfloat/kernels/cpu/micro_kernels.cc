@@ -441,7 +441,7 @@ void Transpose(const std::byte* patch, std::size_t rows, std::size_t cols, std::
   alignas(64) std::uint8_t columns[kSquareSide][kTransposedRun];
   const auto* codes = reinterpret_cast<const std::uint8_t*>(patch);
   for (std::size_t c = 0; c < cols; c += kSquareSide) {
-    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
+    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8())) {
       TransposeSquares(codes + r * kTransposedCols + c, kTransposedCols, columns[0] + r,
                        kTransposedRun);
     }

@@ -145,7 +145,7 @@ void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_
   NF_DCHECK(cols <= kTransposedCols);
   alignas(64) std::uint8_t drawn[kTransposedCols * kRandomRun];  // column by column
   FillRandom(state, first, step, cols, drawn);
-  for (std::size_t c = 0; c < cols; c += hn::Lanes(D8Squares()))
+  for (std::size_t c = 0; c < cols; c += hn::Lanes(D8()))
     TransposeSquares(drawn + c * kRandomRun, kRandomRun, out + c, kTransposedCols);
 }
 

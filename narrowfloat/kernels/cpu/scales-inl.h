@@ -10,8 +10,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-using DI = hn::RebindToSigned<DF>;
-
 /// Order of computed scales: that of the blocks or, for columns, the one that LaneScales reads.
 enum class Places : std::uint8_t { kBlocks, kColumns };
 
@@ -213,7 +211,7 @@ HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
 /// times the power of two at or below the number, so that the sum's last bit is one step. 4 ops
 /// with a fused multiply-add, whose products are exact here, else 5.
 template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
+HWY_INLINE hn::Vec<DF> RoundToGrid(hn::Vec<DF> number) {
   const DF df;
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
   const auto exponent = BinadeOf(df, number, hn::Set(df, EncodeRule<F>::kSmallestNormal));
@@ -232,7 +230,7 @@ HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciproca
                                        hn::Vec<DF>& value, hn::Vec<DF>& scale) {
   const DF df;
   const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // saturates
-  value = RoundTo<F>(number);
+  value = RoundToGrid<F>(number);
   scale = hn::Min(hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode)),
                   hn::Set(df, kLargestFloat));
   return hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),

@@ -12,10 +12,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
-// Side of the squares that are transposed in registers: a 128-bit block holds one row of 16 bytes.
+// Side of the squares that are transposed in registers, one square per 128-bit block of a vector:
+// a block holds one row of 16 bytes.
 inline constexpr std::size_t kSquareSide = 16;
-
-using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square per 128-bit block
 
 /// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
 /// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1. This rotates the index bits
@@ -37,7 +36,7 @@ HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, 
 /// exchange the bits of row and column. 64 ops.
 HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
                                  std::size_t out_stride) {
-  const D8Squares d;
+  const D8 d;
   const auto store = [&](auto... rows)
                          NF_INLINE_ATTR { ((hn::StoreU(rows, d, out), out += out_stride), ...); };
   const auto last = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, store, rows...); };

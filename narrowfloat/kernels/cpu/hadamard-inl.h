@@ -380,6 +380,27 @@ HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
   return hn::DemoteTo(half, hn::BitCast(dd, hn::AndNot(dropped, hn::Or(bits, carry))));
 }
 
+/// Returns the columns of a vector whose sums may be inexact in binary64, or that have an item or
+/// an output that is not finite: outputs round to infinity from half a step above the largest
+/// number on. `largest` is the largest magnitude pattern of the items, `smallest` the smallest one
+/// less 1, and `amax` the largest output.
+template <class T>
+HWY_INLINE hn::Mask<DI> NeedsFixedPoint(hn::Vec<D32> largest, hn::Vec<D32> smallest,
+                                        hn::Vec<DF> amax) {
+  const DI di;
+  const auto one = hn::Set(D32(), 1u);
+  const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
+  const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
+  const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
+  constexpr float kInfinite = [] {
+    if constexpr (kItemSize<T> == 4) return std::numeric_limits<float>::infinity();
+    if constexpr (kItemSize<T> == 2)
+      return kMaxValue<T> + (kMaxValue<T> - narrowfloat::Decode<T>(T::kMaxCode - 1)) / 2;
+  }();
+  return hn::Or(hn::Or(hn::Gt(spread, hn::Set(di, Spread<T>(53))), hn::Eq(top, hn::Set(di, 255))),
+                hn::RebindMask(di, hn::Ge(amax, hn::Set(DF(), kInfinite))));
+}
+
 /// Transforms a vector of columns in binary64. Returns as TransformFn does. `factors` are the same
 /// as TransformRun's.
 template <class T>
@@ -441,22 +462,7 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
     put(d, c, j + kHalf);
   }
   StoreFloats<T>(amax, amaxes + from);  // rounding keeps the order of numbers
-
-  const hn::RebindToSigned<D32> di;
-  const auto top = hn::BitCast(di, hn::ShiftRight<23>(largest));
-  const auto bottom = hn::Max(hn::ShiftRight<23>(hn::Add(smallest, one)), one);
-  const auto spread = hn::Sub(top, hn::BitCast(di, bottom));
-  // Columns with an item that is not finite, or an output that rounds to infinity, are left to the
-  // caller: outputs from half a step above the largest number on.
-  constexpr float kInfinite = [] {
-    if constexpr (kItemSize<T> == 4) return std::numeric_limits<float>::infinity();
-    if constexpr (kItemSize<T> == 2)
-      return kMaxValue<T> + (kMaxValue<T> - narrowfloat::Decode<T>(T::kMaxCode - 1)) / 2;
-  }();
-  const auto is_given_back =
-      hn::Or(hn::Or(hn::Gt(spread, hn::Set(di, Spread<T>(53))), hn::Eq(top, hn::Set(di, 255))),
-             hn::RebindMask(di, hn::Ge(amax, hn::Set(df, kInfinite))));
-  return StoreIndices(di, is_given_back, col, inexact);
+  return StoreIndices(DI(), NeedsFixedPoint<T>(largest, smallest, amax), col, inexact);
 }
 
 template <class T>

@@ -216,7 +216,8 @@ void TestRoundToGrid() {
   }
 }
 
-/// Checks that item i of block j is staged in lane j of row i.
+/// Checks that item i of block j is staged in lane j of row i, and the last block's items in the
+/// lanes past it, up to a whole vector.
 template <class T>
 void TestItemsOfBlocks() {
   const Bytes items = RandomVector(64 * kNvfp4Block * kItemSize<T>);
@@ -224,9 +225,10 @@ void TestItemsOfBlocks() {
   for (const std::size_t blocks : {1u, 2u, 5u, 63u, 64u}) {
     const auto staged = std::make_unique<StagedItems>();
     StageRow<T>(row, blocks, *staged);
-    for (std::size_t j = 0; j < blocks; ++j) {
+    for (std::size_t j = 0; j < RoundUp(blocks, hn::Lanes(DF())); ++j) {
       for (std::size_t i = 0; i < kNvfp4Block; ++i) {
-        const float item = std::abs(LoadItem<T>(row, j * kNvfp4Block + i));
+        const std::size_t block = std::min<std::size_t>(j, blocks - 1);
+        const float item = std::abs(LoadItem<T>(row, block * kNvfp4Block + i));
         const float got = staged->of[i][j];
         ASSERT_TRUE(got == item || (std::isnan(item) && std::isnan(got)))
             << "block " << j << " item " << i;

@@ -335,7 +335,8 @@ std::vector<ScaleOptions> ErrorOptions() {
   return all;
 }
 
-/// Compares blocks of 16 items, by rows and by columns: usual values, and any finite values.
+/// Compares blocks of 16 items, by rows and by columns: usual values, any finite values, and blocks
+/// with an infinite or NaN item.
 TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   using P = TypeParam;
   std::mt19937 random(4);
@@ -357,12 +358,17 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;
         factors.Fill(0, kPackPlaces, state);
+        const auto has_special = [&](std::size_t block) { return turn % 4 == 3 && block % 3 == 0; };
+        const auto special_place = [](std::size_t block) { return block % kPackUnit; };
         for (std::size_t j = 0; j < kBlocks; ++j) {
           std::uint32_t amax = 0;
           for (std::size_t i = 0; i < kPackUnit; ++i) {
             const auto pattern = static_cast<std::uint32_t>(random());
             const std::uint32_t lowest = turn % 3 == 0 ? 0 : upper - 5 * binade;
-            const std::uint32_t item = (lowest + pattern % range) | (pattern >> 31) * P::kSign;
+            const bool is_special = has_special(j) && i == special_place(j);
+            const std::uint32_t special = P::kInfinity + (j % 2 == 0 ? 0 : 1);  // NaN if j is odd
+            const std::uint32_t magnitude = is_special ? special : lowest + pattern % range;
+            const std::uint32_t item = magnitude | (pattern >> 31) * P::kSign;
             row.Set(j * kPackUnit + i, item);
             columns.Set(i * kPackPlaces + j, item);
             columns.Set(i * kPackPlaces + j + kBlocks, item);
@@ -397,8 +403,11 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
             ASSERT_EQ(candidates.of[k].scale[j], expected[k].scale) << what;
             ASSERT_EQ(candidates.of[k].value[j], Decode<E4M3>(expected[k].scale_inv)) << what;
             ASSERT_TRUE(SameError(of_columns.of[k][j], ErrorOf(some, expected[k], state))) << what;
+            const bool in_column = has_special(block) && special_place(block) < count;
+            ASSERT_TRUE(!in_column || !std::isfinite(of_columns.of[k][j])) << what;
             if (j >= blocks) continue;
             ASSERT_TRUE(SameError(of_row.of[k][j], ErrorOf(items, expected[k], state))) << what;
+            ASSERT_TRUE(!has_special(block) || !std::isfinite(of_row.of[k][j])) << what;
           }
           const bool first = of_columns.of[0][j] < of_columns.of[1][j];
           ASSERT_EQ(chosen.Code(j), expected[first ? 0 : 1].scale_inv) << what;

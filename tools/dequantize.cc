@@ -11,6 +11,7 @@
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/command.h"

@@ -13,6 +13,7 @@
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/choice.h"

@@ -527,10 +527,8 @@ class BlockStorage(SchemeStorage):
         """Returns the shape that the columnwise buffers are planned for."""
         return self._logical_shape()
 
-    def _why_not_inner(self, own: torch.Size, shape: torch.Size) -> str | None:
-        """Returns the reason why blocks along the last dimension do not allow `shape`, or None."""
-        if len(shape) > 0 and shape[-1] == own[-1]:
-            return None
+    def _other_inner(self, own: torch.Size, shape: torch.Size) -> str:
+        """Returns the reason why blocks along the last dimension do not allow `shape`."""
         return (
             f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
             f"{tuple(shape)}"

@@ -243,8 +243,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return self._rebuild(shape, **self._map(lambda child: child._make_view(shape)))
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
-        reasons = (child._why_no_view(shape) for child in self._children())
-        return next((reason for reason in reasons if reason is not None), None)
+        for child in self._children():
+            reason = child._why_no_view(shape)
+            if reason is not None:
+                return reason
+        return None
 
     def __repr__(self) -> str:
         return (

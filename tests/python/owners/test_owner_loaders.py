@@ -74,7 +74,8 @@ def test_transformers_takes_other_blocks_as_the_note_says(tmp_path: Path) -> Non
     loader("llama").from_config(config).save_pretrained(tmp_path / "float")
     scheme = ("--scheme", "fp8_block128x128_e4m3:force_pow_2_scales=0", "--convention", "fp8")
     note = run_json("quantize", tmp_path / "float", tmp_path / "theirs", *scheme)["notes"][0]
-    assert "'model.layers.0.mlp.down_proj.weight' (192x256), 96x128 in place of 128x128" in note
+    name = "'model.layers.0.mlp.down_proj.weight'"
+    assert f"{name} (192x256; blocks must be 128x128, it uses 96x128)" in note
     run("dequantize", tmp_path / "theirs", tmp_path / "plain")
     name = "model.layers.0.mlp.down_proj.weight"
     theirs = owner_model("llama", tmp_path / "theirs").state_dict()[name]

@@ -14,6 +14,7 @@
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
 
 namespace narrowfloat::tools {
 namespace {

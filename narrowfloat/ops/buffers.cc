@@ -145,8 +145,8 @@ void AddDirection(const ConstQuantizedView& in, Direction direction, const Tenso
   const Role role = AmaxRole(direction);
   const ConstTensorView& amax = in[role];
   if (amax.data == nullptr) return;
-  // Nothing reads another amax, and CheckDirection does not check its shape. Its device must be
-  // that of the call, because backends pass its address to kernels.
+  // If decoding needs no amax, it is not read, and CheckDirection does not check its shape. Its
+  // device must still be that of the call, because backends pass its address to kernels.
   const Extent read = NeedsAmax(*in.spec.scheme) ? ExtentOf(amax) : Extent{};
   call.Read(NameOr(role, name), read, amax.device);
 }

@@ -11,18 +11,16 @@ namespace narrowfloat {
 namespace {
 
 /// One direction of a call: its lines and its output buffers.
-template <Scheme S, class T>
+template <Scheme S, class T, Direction kDirection>
 class DirectionQuantizer {
  public:
-  DirectionQuantizer(const QuantizeArgs& args, Direction direction)
-      : args_(args),
-        rowwise_(direction == Direction::kRowwise),
-        out_(rowwise_ ? args.rowwise : args.columnwise) {}
+  DirectionQuantizer(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out)
+      : args_(args), out_(out) {}
 
   void Run() const {
     const Tile& tile = args_.tile;
     const LineRange range =
-        rowwise_ ? LineRange{tile.row_begin, tile.row_end, tile.col_begin, tile.col_end}
+        kRowwise ? LineRange{tile.row_begin, tile.row_end, tile.col_begin, tile.col_end}
                  : LineRange{tile.col_begin, tile.col_end, tile.row_begin, tile.row_end};
     if constexpr (WholeTensorScheme<S>) {
       Encode(range, args_.tensor_scale);
@@ -39,11 +37,13 @@ class DirectionQuantizer {
   }
 
  private:
+  static constexpr bool kRowwise = kDirection == Direction::kRowwise;
+
   float Item(std::size_t line, std::size_t pos) const {
-    return LoadItem<T>(args_.in.Row(rowwise_ ? line : pos), rowwise_ ? pos : line);
+    return LoadItem<T>(args_.in.Row(kRowwise ? line : pos), kRowwise ? pos : line);
   }
   void Store(std::size_t line, std::size_t pos, std::uint32_t code) const {
-    if (!rowwise_ && !S::kLayout.columnwise_transposed) std::swap(line, pos);
+    if constexpr (!kRowwise && !S::kLayout.columnwise_transposed) std::swap(line, pos);
     StoreCode<typename S::Element>(out_.codes + line * out_.code_stride, pos, code);
   }
 
@@ -109,10 +109,10 @@ class DirectionQuantizer {
   void EncodeStochastically(const LineRange& block, float scale) const {
     static_assert(S::kBlock.cols == kRandomRun);
     const std::size_t runs =
-        CeilDiv(rowwise_ ? args_.shape.cols : args_.shape.rows, kRandomRun);  // per line
+        CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // per line
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
       const std::uint64_t run = line * runs + block.pos_begin / kRandomRun;
-      const auto random = RandomBytes(args_.random, rowwise_ ? run : kColumnwiseRuns + run);
+      const auto random = RandomBytes(args_.random, kRowwise ? run : kColumnwiseRuns + run);
       for (std::size_t pos = block.pos_begin; pos < block.pos_end; ++pos) {
         Store(line, pos, EncodeStochastic(Item(line, pos) * scale, random[pos - block.pos_begin]));
       }
@@ -120,16 +120,15 @@ class DirectionQuantizer {
   }
 
   const QuantizeArgs& args_;
-  const bool rowwise_;
   const DirectionBuffers<std::byte>& out_;
 };
 
 template <Scheme S, class T>
 void RunDirections(const QuantizeArgs& args) noexcept {
   if (args.direction != Direction::kColumnwise)
-    DirectionQuantizer<S, T>(args, Direction::kRowwise).Run();
+    DirectionQuantizer<S, T, Direction::kRowwise>(args, args.rowwise).Run();
   if (args.direction != Direction::kRowwise)
-    DirectionQuantizer<S, T>(args, Direction::kColumnwise).Run();
+    DirectionQuantizer<S, T, Direction::kColumnwise>(args, args.columnwise).Run();
 }
 
 /// Quantizes the Hadamard transform of each group of rows, for some columns at a time.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
-#include "narrowfloat/kernels/geometry.h"
-#include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/cpu/cpu_backend.h"
 #include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/parallel.h"
@@ -11,24 +9,40 @@
 namespace narrowfloat {
 namespace {
 
-/// Writes the transpose of a matrix of codes.
-template <FloatFormat F>
-void TransposeMatrix(const std::byte* in, std::byte* out, MatrixShape matrix,
-                     const Execution& execution) {
-  constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
+void TransposeBytes(const std::byte* in, std::byte* out, MatrixShape matrix,
+                    const Execution& execution) {
   // A tile's rows are a multiple of the bytes of a cache line, so that one task writes whole lines
   // of an aligned output.
   constexpr std::size_t kRun = 64;
-  const std::size_t in_stride = matrix.cols / kPerByte, out_stride = matrix.rows / kPerByte;
   const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     const Tile tile = grid[i];
     for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
-      for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPerByte) {
-        std::uint32_t byte = 0;
-        for (std::size_t k = 0; k < kPerByte; ++k)
-          byte |= LoadCode<F>(in + (row + k) * in_stride, col) << k * kBits<F>;
-        out[col * out_stride + row / kPerByte] = static_cast<std::byte>(byte);
+      for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
+        out[col * matrix.rows + row] = in[row * matrix.cols + col];
+      }
+    }
+  });
+}
+
+/// Returns a column's 4-bit code in the low half of a byte. A stored low half is an even column's.
+std::byte NibbleAt(const std::byte* row, std::size_t col) {
+  const std::byte both = row[col / 2];
+  return col % 2 == 0 ? both & std::byte{0x0F} : both >> 4;
+}
+
+void TransposeNibbles(const std::byte* in, std::byte* out, MatrixShape matrix,
+                      const Execution& execution) {
+  constexpr std::size_t kRun = 64;
+  const std::size_t in_stride = matrix.cols / 2, out_stride = matrix.rows / 2;
+  const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    const Tile tile = grid[i];
+    for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
+      for (std::size_t row = tile.row_begin; row < tile.row_end; row += 2) {
+        const std::byte low = NibbleAt(in + row * in_stride, col);
+        const std::byte high = NibbleAt(in + (row + 1) * in_stride, col);
+        out[col * out_stride + row / 2] = low | high << 4;
       }
     }
   });
@@ -63,9 +77,9 @@ void CpuBackend::DeriveColumnwise(const ConstQuantizedView& in, const QuantizedV
   const std::byte* codes = in[Role::kRowwiseData].data;
   std::byte* transposed = out[Role::kColumnwiseData].data;
   if (scheme.element_bits == 8) {
-    TransposeMatrix<E4M3>(codes, transposed, matrix, execution);
+    TransposeBytes(codes, transposed, matrix, execution);
   } else {
-    TransposeMatrix<E2M1>(codes, transposed, matrix, execution);
+    TransposeNibbles(codes, transposed, matrix, execution);
   }
   if (scheme.block == kWholeTensor) return;
   const ConstTensorView& scales = in[Role::kRowwiseScaleInv];
@@ -75,7 +89,7 @@ void CpuBackend::DeriveColumnwise(const ConstQuantizedView& in, const QuantizedV
 
 void CpuBackend::TransposeCodes(const ConstTensorView& in, const TensorView& out,
                                 const Execution& execution) const {
-  TransposeMatrix<E4M3>(in.data, out.data, FlattenShape(in.shape), execution);
+  TransposeBytes(in.data, out.data, FlattenShape(in.shape), execution);
 }
 
 }  // namespace narrowfloat

@@ -19,7 +19,14 @@ from narrowfloat.common.recipe import (
     NVFP4BlockScaling,
     Recipe,
 )
-from narrowfloat.pytorch import DType, GroupedLinear, Linear, autocast, quantized_model_init
+from narrowfloat.pytorch import (
+    DType,
+    GroupedLinear,
+    Linear,
+    _reduction,
+    autocast,
+    quantized_model_init,
+)
 from narrowfloat.pytorch.custom_recipes.quantizer_factories import (
     current_scaling_factory,
     mxfp8_factory,
@@ -233,7 +240,8 @@ def test_reduce_amax_asks_the_other_processes(
         all_reduce=all_reduce, ReduceOp=SimpleNamespace(MAX="max"),
     )  # fmt: skip
     torch_of_state = SimpleNamespace(**{**vars(torch), "distributed": stand_in})
-    monkeypatch.setattr(global_state, "torch", torch_of_state)
+    for module in (global_state, _reduction):
+        monkeypatch.setattr(module, "torch", torch_of_state)
     layer, group = Linear(16, 16), object()
     with autocast(recipe=DelayedScaling(reduce_amax=reduce), amax_reduction_group=group):
         layer(torch.full((16, 16), 4.0))

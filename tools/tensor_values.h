@@ -13,8 +13,8 @@
 
 namespace narrowfloat::tools {
 
-/// Returns an execution on `threads` threads, or on as many as NF_NUM_THREADS says if it is 0.
-/// Errors: InvalidArgument for an invalid NF_NUM_THREADS, which a verb would throw later.
+/// Returns an execution on `threads` threads; 0: the number in NF_NUM_THREADS, else all usable
+/// CPUs. Errors: InvalidArgument for an invalid NF_NUM_THREADS, before the command does any work.
 Execution ExecutionOf(int threads);
 
 /// Returns the items of a tensor. Its bytes need not be aligned.

@@ -74,7 +74,7 @@ std::size_t TargetIndex(std::int64_t target) {
 
 std::vector<cpu::CpuTarget> cpu::AvailableTargets() {
   std::vector<CpuTarget> targets;
-  // A lower bit is a better instruction set.
+  // A lower bit is a better instruction set. Bit 62 is the baseline, whose table is empty.
   for (int bit = 0; bit < 62; ++bit) {
     const std::int64_t target = std::int64_t{1} << bit;
     if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) continue;

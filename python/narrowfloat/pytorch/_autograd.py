@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from narrowfloat.pytorch._native import has_values, skips
 from narrowfloat.pytorch._types import Context, Quantized
@@ -59,6 +60,29 @@ def refuse_transforms(tensor: object) -> None:
             f"quantize: the input must not belong to a transform of torch.func, got {transform}; "
             "quantize outside of the transform"
         )
+
+
+class _Write:
+    """Stands in for an operator that writes its only argument; does nothing."""
+
+    _schema = torch.ops.aten.zero_.default._schema
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+def keep_saved(tensor: object) -> None:
+    """Tells allow_mutation_on_saved_tensors() of a write that no operator does, before it.
+
+    The context then copies the tensor if it is saved for a backward pass.
+    """
+    enabled = torch.autograd.graph._allow_mutation_on_saved_tensors_enabled
+    if not enabled or not isinstance(tensor, torch.Tensor):
+        return
+    write: Any = _Write()
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, torch.autograd.graph._CloneArgBeforeMutateMode):
+            mode.__torch_dispatch__(write, (), (tensor,))
 
 
 def count_write(tensor: object, noop_flag: torch.Tensor | None = None) -> None:

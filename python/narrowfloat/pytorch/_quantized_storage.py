@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeAlias, o
 
 import torch
 
-from narrowfloat.pytorch._autograd import count_write, without_gradients
+from narrowfloat.pytorch._autograd import count_write, keep_saved, without_gradients
 from narrowfloat.pytorch._types import Context, TensorLike
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class QuantizedTensorStorage:
         self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> QuantizedTensorStorage:
         """Quantizes `tensor` into the buffers of this object; does nothing if noop_flag is 1."""
+        keep_saved(self)
         self._requantize(tensor, noop_flag)
         count_write(self, noop_flag)
         return self

@@ -19,6 +19,7 @@ from narrowfloat.pytorch._autograd import (
     _QuantizeFunc,
     count_write,
     has_derivatives,
+    keep_saved,
     refuse_transforms,
 )
 from narrowfloat.pytorch._checkpoint_modes import hidden_from_checkpoints
@@ -165,6 +166,7 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         """Implements quantize() outside of graphs."""
         result: Any
         if out is not None:
+            keep_saved(out)
             result = self.update_quantized(tensor, out)
             count_write(out)
             return result

@@ -195,3 +195,19 @@ def test_a_backward_pass_after_a_write_raises(kind: str, write: str) -> None:
     COUNTED[write](tensor, ones() * 0.5)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+# The context misses writes to rows of a plain tensor, and an IdentityTensor's row is plain.
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [(kind, write) for kind in ALL for write in COUNTED if (kind, write) != ("identity", "item")],
+)
+def test_a_backward_pass_uses_copies_of_written_tensors(kind: str, write: str) -> None:
+    x = ones(requires_grad=True)
+    tensor = ALL[kind]()(ones()).detach()
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        loss = (x * tensor).sum() + torch.nn.functional.linear(x, tensor).sum()
+        with torch.no_grad():
+            COUNTED[write](tensor, ones() * 0.5)
+        loss.backward()
+    assert torch.equal(x.grad, ones() + len(tensor))

@@ -11,7 +11,7 @@ from typing import Any, Self, SupportsIndex
 import torch
 
 from narrowfloat.pytorch import _dispatch
-from narrowfloat.pytorch._autograd import count_write
+from narrowfloat.pytorch._autograd import count_write, keep_saved
 from narrowfloat.pytorch._memory import WithoutMemory
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
@@ -149,6 +149,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
     ) -> GroupedTensor:
         """Quantizes the parts of a stacked tensor into the members."""
+        keep_saved(self)
         self._requantize(tensor, noop_flag)
         count_write(self, noop_flag)
         return self
@@ -164,6 +165,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     def quantize(
         self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
     ) -> list[Any]:
+        keep_saved(self)
         made = self._with_count(lambda: GroupedTensorStorage.quantize(self, tensors, noop_flag))
         count_write(self, noop_flag)
         return made

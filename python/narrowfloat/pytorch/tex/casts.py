@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch import _swizzle
-from narrowfloat.pytorch._autograd import count_write, without_gradients
+from narrowfloat.pytorch._autograd import count_write, keep_saved, without_gradients
 from narrowfloat.pytorch._native import column_sums, skips
 from narrowfloat.pytorch._types import Quantized, TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
@@ -67,6 +67,7 @@ def quantize(
     own = native(quantizer)
     if output is not None:
         into: Any = native(output)
+        keep_saved(into)
         _update(own, tensor, into, not isinstance(output, torch.Tensor), noop)
         count_write(into, noop)
         return output

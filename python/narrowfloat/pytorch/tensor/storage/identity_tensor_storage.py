@@ -56,7 +56,10 @@ class IdentityTensorStorage(SchemeStorage):
         if self._hp_data is None:
             raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
         name_buffers(self)
-        return self._hp_data.to(self._dtype if dtype is None else dtype)
+        # The context keeps what is saved before an operator changes it, but does not see that an
+        # operator on this tensor changes the buffer.
+        copied = torch.autograd.graph._allow_mutation_on_saved_tensors_enabled
+        return self._hp_data.to(self._dtype if dtype is None else dtype, copy=copied)
 
     def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
         wanted = resolve_shape(shape, self._logical_shape())

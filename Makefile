@@ -13,7 +13,7 @@ SHELL := /bin/bash
 export CXX
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
-export CCACHE_SLOPPINESS := time_macros
+export CCACHE_SLOPPINESS := pch_defines,time_macros
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/c_api/structs.h"
+#include "narrowfloat/tensor/testing.h"
 
 #include <gtest/gtest.h>
 
@@ -51,12 +52,9 @@ TEST(StructsTest, NothingIsStoredBehindTheCallersStruct) {
 
 TEST(StructsTest, AStructHasAtLeastTheFieldsOfItsFirstVersion) {
   const First given{sizeof(First) - 1, 0};
-  try {
-    CallerSize("test", "the struct", reinterpret_cast<const Later*>(&given));
-    FAIL() << "no error";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "test: struct_size of the struct must be from 16 to 4096, got 15");
-  }
+  EXPECT_EQ(MessageOf<InvalidArgument>(
+                [&] { CallerSize("test", "the struct", reinterpret_cast<const Later*>(&given)); }),
+            "test: struct_size of the struct must be from 16 to 4096, got 15");
 }
 
 TEST(StructsTest, TheFirstSizesStay) {

@@ -12,6 +12,7 @@
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

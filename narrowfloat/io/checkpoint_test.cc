@@ -5,6 +5,7 @@
 
 #include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

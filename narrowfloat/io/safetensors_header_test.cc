@@ -7,6 +7,7 @@
 #include <string>
 
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -289,20 +290,20 @@ TEST(SafetensorsHeaderTest, WritesUpToTheBoundsOfReading) {
   for (int i = 0; i < 16384; ++i)
     names.tensors.push_back({fmt::format("{:01024}", i), FileDType::kU8, {}});
   LayOut("f", names.tensors);
-  EXPECT_EQ(refusal(names), "no exception");
+  EXPECT_EQ(refusal(names), "no error");
   names.metadata = {{"", "x"}};
   EXPECT_EQ(refusal(names),
             "f: names, shapes and metadata must have at most 16777216 bytes, got more");
 
   constexpr std::size_t kLongest = (std::size_t{8} << 20) - 2;  // without its quotes
-  EXPECT_EQ(refusal({{}, {{"a", std::string(kLongest, 'x')}}}), "no exception");
+  EXPECT_EQ(refusal({{}, {{"a", std::string(kLongest, 'x')}}}), "no error");
   EXPECT_EQ(refusal({{}, {{"a", std::string(kLongest + 1, 'x')}}}),
             "f: a JSON string, number or run of spaces must have at most 8388608 bytes, got "
             "8388609 at byte 21");
 
   Header keys;
   for (std::size_t i = 0; i < kMaxTensors; ++i) keys.metadata.emplace(std::to_string(i), "");
-  EXPECT_EQ(refusal(keys), "no exception");
+  EXPECT_EQ(refusal(keys), "no error");
   keys.metadata.emplace("one more", "");
   EXPECT_EQ(refusal(keys), "f: a file must have at most 100000 keys of metadata, got more");
 }

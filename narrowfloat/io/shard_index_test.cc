@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "narrowfloat/io/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::io {
 namespace {

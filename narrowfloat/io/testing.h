@@ -6,13 +6,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
-
-#include "narrowfloat/tensor/error.h"
 
 /// Helpers of the tests of files.
 namespace narrowfloat::io {
@@ -50,19 +47,6 @@ inline void WriteText(const std::filesystem::path& path, std::string_view text) 
 inline std::string ReadText(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Returns the message of the `Expected` that `action` throws, or a text for any other result.
-template <class Expected>
-std::string MessageOf(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another exception: ") + error.what();
-  }
-  return "no exception";
 }
 
 /// Returns a safetensors file as bytes: the header's length, `header` unchanged, the data.

@@ -28,6 +28,7 @@
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/ops/view_checks.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {

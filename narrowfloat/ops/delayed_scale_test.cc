@@ -12,6 +12,7 @@
 
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 #include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {

@@ -12,6 +12,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {

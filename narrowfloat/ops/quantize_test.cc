@@ -15,6 +15,7 @@
 #include "narrowfloat/ops/grouped.h"
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/layout.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {

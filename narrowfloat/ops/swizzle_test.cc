@@ -8,6 +8,7 @@
 
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/testing.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {

@@ -3,27 +3,15 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
-
-/// Returns the message of the `Expected` that a call throws, or "no error".
-template <class Expected = Error>
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 using Floats = std::vector<float>;
 

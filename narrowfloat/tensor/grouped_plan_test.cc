@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {
@@ -125,14 +126,11 @@ TEST(GroupedPlanTest, NoGroupsMakeEmptyBuffers) {
 }
 
 TEST(GroupedPlanTest, RefusesWhatPlanQuantizeRefuses) {
-  try {
-    PlanGroupedQuantize(ParseQuantSpec("nvfp4"), std::vector<Shape>{{4, 32}, {4, 33}});
-    FAIL() << "no error";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "quantize: nvfp4 packs two codes in a byte and needs an even number of columns, "
-                 "got 33");
-  }
+  EXPECT_EQ(
+      MessageOf<InvalidArgument>([] {
+        PlanGroupedQuantize(ParseQuantSpec("nvfp4"), std::vector<Shape>{{4, 32}, {4, 33}});
+      }),
+      "quantize: nvfp4 packs two codes in a byte and needs an even number of columns, got 33");
 }
 
 TEST(GroupedPlanTest, RefusesGroupsThatTogetherExceedMemory) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {
@@ -108,12 +109,8 @@ TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
 }
 
 std::string ErrorOf(const char* spec, const Shape& shape) {
-  try {
-    static_cast<void>(PlanQuantize(ParseQuantSpec(spec), shape));
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return MessageOf<InvalidArgument>(
+      [&] { static_cast<void>(PlanQuantize(ParseQuantSpec(spec), shape)); });
 }
 
 TEST(PlanQuantizeTest, RefusesColumnsThatAreTooManyRowsOfColumnwiseBuffers) {

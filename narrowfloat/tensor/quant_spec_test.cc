@@ -12,27 +12,18 @@
 
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/spec_field.h"
+#include "narrowfloat/tensor/testing.h"
 #include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {
 namespace {
 
 std::string ParseError(std::string_view text) {
-  try {
-    static_cast<void>(ParseQuantSpec(text));
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return MessageOf<InvalidArgument>([&] { static_cast<void>(ParseQuantSpec(text)); });
 }
 
 std::string ValidateError(const QuantSpec& spec) {
-  try {
-    ValidateSpec(spec);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return MessageOf<InvalidArgument>([&] { ValidateSpec(spec); });
 }
 
 /// Returns a valid spec with random options of its scheme. Floats have random bits.
@@ -264,13 +255,8 @@ TEST(SetSpecFieldTest, SetsByKeyAndConvertsNumbersToFlags) {
 
 TEST(SetSpecFieldTest, RefusesOtherTypes) {
   QuantSpec spec;
-  const auto error_of = [&](std::string_view key, SpecValue value) -> std::string {
-    try {
-      SetSpecField(spec, key, value);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto error_of = [&](std::string_view key, SpecValue value) {
+    return MessageOf<InvalidArgument>([&] { SetSpecField(spec, key, value); });
   };
   EXPECT_EQ(error_of("swizzled", 2.0f), "quantize: swizzled must be True or False, got 2");
   EXPECT_EQ(error_of("scale", true), "quantize: scale must be a number, got true");

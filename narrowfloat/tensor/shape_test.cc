@@ -6,19 +6,15 @@
 #include <limits>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat {
 namespace {
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-std::string MessageOf(const Shape& shape) {
-  try {
-    static_cast<void>(FlattenShape(shape));
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+std::string ErrorOf(const Shape& shape) {
+  return MessageOf<InvalidArgument>([&] { static_cast<void>(FlattenShape(shape)); });
 }
 
 TEST(FlattenShapeTest, TheLastDimensionIsTheColumns) {
@@ -39,16 +35,16 @@ TEST(FlattenShapeTest, EmptyTensorsKeepTheDimensionThatIsNotEmpty) {
 }
 
 TEST(FlattenShapeTest, ReportsWhatIsWrong) {
-  EXPECT_EQ(MessageOf({2, -1, 3}), "shape: dimensions must not be negative, got 2x-1x3");
-  EXPECT_EQ(MessageOf({0, -1}), "shape: dimensions must not be negative, got 0x-1");
-  EXPECT_EQ(MessageOf({kHuge, 2}),
+  EXPECT_EQ(ErrorOf({2, -1, 3}), "shape: dimensions must not be negative, got 2x-1x3");
+  EXPECT_EQ(ErrorOf({0, -1}), "shape: dimensions must not be negative, got 0x-1");
+  EXPECT_EQ(ErrorOf({kHuge, 2}),
             "shape: 9223372036854775807x2 has more elements than memory can address");
-  EXPECT_EQ(MessageOf({std::int64_t{1} << 31, std::int64_t{1} << 31}),
+  EXPECT_EQ(ErrorOf({std::int64_t{1} << 31, std::int64_t{1} << 31}),
             "shape: 2147483648x2147483648 has more elements than memory can address");
-  EXPECT_EQ(MessageOf({kHuge, kHuge, 0}),
+  EXPECT_EQ(ErrorOf({kHuge, kHuge, 0}),
             "shape: 9223372036854775807x9223372036854775807x0 has more rows than memory can "
             "address");
-  EXPECT_EQ(MessageOf({std::int64_t{1} << 30, std::int64_t{1} << 29}), "no error");
+  EXPECT_EQ(ErrorOf({std::int64_t{1} << 30, std::int64_t{1} << 29}), "no error");
 }
 
 TEST(ShapeTextTest, ReadsAsPeopleWriteIt) {

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "narrowfloat/tensor/testing.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {
@@ -71,9 +72,9 @@ TEST(OwnedTensorTest, ACloneHasItsOwnMemory) {
 
 TEST(OwnedTensorTest, AnotherElementCountIsRefused) {
   const OwnedTensor tensor(DType::kUInt8, {2, 3});
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.ShareAs({7}); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.ShareAs({7}); }),
             "share: the new shape must have 6 elements, got 7 in place of 2x3");
-  EXPECT_EQ(InvalidArgumentOf([] { OwnedTensor(DType::kUInt8, {-1}); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([] { OwnedTensor(DType::kUInt8, {-1}); }),
             "shape: dimensions must not be negative, got -1");
 }
 

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/testing.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {
@@ -79,7 +81,7 @@ TEST_P(EverySchemeTest, DroppingADirectionLeavesTheOtherAsIfMadeAlone) {
 
 TEST_P(EverySchemeTest, RowwiseCannotBeMade) {
   QuantizedTensorStorage storage = Make(false, true);
-  EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(true, false); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { storage.UpdateUsage(true, false); }),
             "update_usage: the " + std::string(GetParam().name) +
                 " tensor of shape 3x32x64 needs rowwise buffers, which cannot be derived from the "
                 "others");
@@ -95,7 +97,7 @@ TEST_P(EverySchemeTest, ColumnwiseIsMadeByTransposingOrNotAtAll) {
                         storage.View()[Role::kColumnwiseScaleInv].data;
     EXPECT_EQ(shares, GetParam().block == kWholeTensor);
   } else {
-    EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(std::nullopt, true); }),
+    EXPECT_EQ(MessageOf<InvalidArgument>([&] { storage.UpdateUsage(std::nullopt, true); }),
               "update_usage: the " + std::string(GetParam().name) +
                   " tensor of shape 3x32x64 needs columnwise buffers, which cannot be derived from "
                   "the others");
@@ -105,7 +107,7 @@ TEST_P(EverySchemeTest, ColumnwiseIsMadeByTransposingOrNotAtAll) {
 
 TEST(QuantizedTensorStorageTest, ColumnsOfSquareTilesFollowFromCompactRows) {
   QuantizedTensorStorage tiles = MakeStorage("nvfp4_2d:swizzled=1");
-  EXPECT_EQ(InvalidArgumentOf([&] { tiles.UpdateUsage(std::nullopt, true); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tiles.UpdateUsage(std::nullopt, true); }),
             "update_usage: the nvfp4_2d tensor of shape 3x32x64 needs columnwise buffers, which "
             "cannot be derived from the others");
   tiles = MakeStorage("fp8_block128x128_e4m3");
@@ -131,9 +133,9 @@ TEST(QuantizedTensorStorageTest, BothDirectionsMayBeDroppedAndThenNothingCanBeMa
   EXPECT_FALSE(storage.HoldsBuffers());
   EXPECT_FALSE(storage.Has(Role::kScale));
   EXPECT_EQ(
-      InvalidArgumentOf([&] { storage.View(); }),
+      MessageOf<InvalidArgument>([&] { storage.View(); }),
       "view: the fp8_e4m3 tensor of shape 3x32x64 dropped both directions and holds no buffers");
-  EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(std::nullopt, true); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { storage.UpdateUsage(std::nullopt, true); }),
             "update_usage: the fp8_e4m3 tensor of shape 3x32x64 needs columnwise buffers, which "
             "cannot be derived from the others");
 }
@@ -143,10 +145,10 @@ TEST(QuantizedTensorStorageTest, ClearReleasesAndMayBeRepeated) {
   storage.Clear();
   storage.Clear();
   EXPECT_FALSE(storage.Has(Role::kRowwiseData));
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)storage.Dequantize(); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)storage.Dequantize(); }),
             "dequantize: the mxfp8_e4m3 tensor of shape 3x32x64 was cleared and holds no buffers");
   EXPECT_EQ(
-      InvalidArgumentOf([&] { storage.UpdateUsage(true, std::nullopt); }),
+      MessageOf<InvalidArgument>([&] { storage.UpdateUsage(true, std::nullopt); }),
       "update_usage: the mxfp8_e4m3 tensor of shape 3x32x64 was cleared and holds no buffers");
 }
 
@@ -154,7 +156,8 @@ TEST(QuantizedTensorStorageTest, MovingLeavesNothingBehind) {
   QuantizedTensorStorage from = MakeStorage("mxfp8_e4m3");
   QuantizedTensorStorage to = std::move(from);
   ExpectSameBuffers(to.ConstView(), MakeStorage("mxfp8_e4m3").ConstView());
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)from.ConstView(); }),  // NOLINT: tests a moved-from one
+  EXPECT_EQ(MessageOf<InvalidArgument>(
+                [&] { (void)from.ConstView(); }),  // NOLINT: tests a moved-from one
             "view: the mxfp8_e4m3 tensor was moved from and holds no buffers");
   from = std::move(to);
   EXPECT_TRUE(from.HoldsBuffers());
@@ -177,7 +180,7 @@ TEST(QuantizedTensorStorageTest, TakesBuffersThatExistAndDoesWithoutScaleAndAmax
 
 TEST(QuantizedTensorStorageTest, RefusesBuffersThatAreNotThePlans) {
   const auto with = [](Role role, OwnedTensor buffer) {
-    return InvalidArgumentOf([&] {
+    return MessageOf<InvalidArgument>([&] {
       QuantizedTensorMetadata metadata = MakeStorage("fp8_e4m3:columnwise=1").GetMetadata();
       BufferOf(metadata.buffers, role) = std::move(buffer);
       QuantizedTensorStorage{std::move(metadata)};
@@ -193,7 +196,7 @@ TEST(QuantizedTensorStorageTest, RefusesBuffersThatAreNotThePlans) {
             "quantized_tensor: columnwise_scale_inv must be the memory of rowwise_scale_inv");
   EXPECT_EQ(with(Role::kAmaxColumnwise, {DType::kFloat32, {1}}),
             "quantized_tensor: buffers must be those of the plan, got amax_columnwise");
-  EXPECT_EQ(InvalidArgumentOf(
+  EXPECT_EQ(MessageOf<InvalidArgument>(
                 [] { QuantizedTensorStorage(ParseQuantSpec("fp8_e4m3"), {4}, DType::kUInt8); }),
             "quantized_tensor: the nominal type must be a float type, got uint8");
 }

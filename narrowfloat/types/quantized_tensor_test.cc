@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/testing.h"
 #include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
@@ -62,7 +64,7 @@ TEST(QuantizedTensorTest, OneScaleLetsTheLastDimensionChangeAndLeavesTheTranspos
 
 TEST(QuantizedTensorTest, ReshapeErrorsNameTheRule) {
   const auto reshape = [](const char* spec, const Shape& shape) {
-    return InvalidArgumentOf([&] { (void)MakeTensor(spec, {4, 32}).Reshape(shape); });
+    return MessageOf<InvalidArgument>([&] { (void)MakeTensor(spec, {4, 32}).Reshape(shape); });
   };
   EXPECT_EQ(
       reshape("mxfp8_e4m3", {2, 64}),
@@ -93,12 +95,13 @@ TEST(QuantizedTensorTest, TheNamesOfTransformerEngineHoldTheirOwnSchemesOnly) {
   const MXFP8TensorStorage storage(QuantizedTensorStorage(ParseQuantSpec("mxfp8_e4m3"), {2, 2}));
   EXPECT_TRUE(storage.HoldsBuffers());
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3", {2, 2});
-  EXPECT_EQ(InvalidArgumentOf([&] { Float8Tensor{std::move(tensor)}; }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { Float8Tensor{std::move(tensor)}; }),
             "quantized_tensor: Float8Tensor cannot hold mxfp8_e4m3");
   EXPECT_TRUE(tensor.HoldsBuffers());  // NOLINT: a rejected call moves no buffers
-  EXPECT_EQ(InvalidArgumentOf([&] { MXFP8Tensor{MakeTensor("fp8_e5m2", {2}).GetMetadata()}; }),
-            "quantized_tensor: MXFP8Tensor cannot hold fp8_e5m2");
-  EXPECT_EQ(InvalidArgumentOf([] {
+  EXPECT_EQ(
+      MessageOf<InvalidArgument>([&] { MXFP8Tensor{MakeTensor("fp8_e5m2", {2}).GetMetadata()}; }),
+      "quantized_tensor: MXFP8Tensor cannot hold fp8_e5m2");
+  EXPECT_EQ(MessageOf<InvalidArgument>([] {
               MXFP8Tensor{QuantizedTensorMetadata{{.scheme = nullptr}, {2}, DType::kFloat32, {}}};
             }),
             "spec: scheme must point to an element of kSchemes, got null");

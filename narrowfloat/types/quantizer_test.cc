@@ -7,6 +7,7 @@
 
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/testing.h"
 #include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
@@ -53,8 +54,9 @@ TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
   EXPECT_FALSE(runs.IsQuantizable({128}));
   EXPECT_FALSE(runs.IsQuantizable({128, 130}));
   EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));
-  EXPECT_EQ(InvalidArgumentOf([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
-            "quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got 3");
+  EXPECT_EQ(
+      MessageOf<InvalidArgument>([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
+      "quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got 3");
 }
 
 TEST(QuantizerTest, DelayedScalingKeepsASubnormalAmaxUnderAnyFloatSettings) {
@@ -91,7 +93,8 @@ TEST(QuantizerTest, Nvfp4IsTheVerbForEveryOption) {
   ExpectSameBuffers(chooser.Quantize(in.ConstView()).ConstView(),
                     ByVerb("nvfp4:columnwise=1,e4m3_max=256,four_over_six=mse", in).ConstView());
   EXPECT_FALSE(gradient.IsQuantizable({32, 40}));
-  EXPECT_EQ(InvalidArgumentOf([] { NVFP4Quantizer({.with_rht = true, .row_scaled_nvfp4 = true}); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>(
+                [] { NVFP4Quantizer({.with_rht = true, .row_scaled_nvfp4 = true}); }),
             "quantize: row_scaled must not be given together with rht");
 }
 
@@ -144,7 +147,7 @@ TEST(QuantizerTest, UsageRulesWhatIsMade) {
                     ByVerb("mxfp8_e4m3:columnwise=1,rowwise=0", in).ConstView());
   EXPECT_TRUE(quantizer.Spec().rowwise);
   copy->SetUsage(false, false);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)copy->Quantize(in.ConstView()); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)copy->Quantize(in.ConstView()); }),
             "quantize: mxfp8_e4m3 needs rowwise, columnwise or both, got neither");
 }
 
@@ -190,15 +193,15 @@ TEST(QuantizerTest, ARefusedUpdateChangesNothing) {
   float scale = 1.0f, amax = 0.0f;
   const Float8Quantizer float8(&scale, &amax, E4M3::kName);
   QuantizedTensorStorage out = ByVerb("mxfp8_e4m3", in);
-  EXPECT_EQ(InvalidArgumentOf([&] { float8.UpdateQuantized(in.ConstView(), out); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { float8.UpdateQuantized(in.ConstView(), out); }),
             "update_quantized: buffers of mxfp8_e4m3 cannot hold fp8_e4m3");
   const MXFP8Quantizer mxfp8(E4M3::kName);
-  EXPECT_EQ(InvalidArgumentOf([&] { mxfp8.UpdateQuantized(other.ConstView(), out); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { mxfp8.UpdateQuantized(other.ConstView(), out); }),
             "quantize: the output must have shape 32x32 as the input has, got 2x32x64");
   ExpectSameBuffers(out.ConstView(), ByVerb("mxfp8_e4m3", in).ConstView());
   EXPECT_EQ(amax, 0.0f);
   (void)out.PrepareForSaving();
-  EXPECT_EQ(InvalidArgumentOf([&] { mxfp8.UpdateQuantized(in.ConstView(), out); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { mxfp8.UpdateQuantized(in.ConstView(), out); }),
             "update_quantized: the mxfp8_e4m3 tensor of shape 2x32x64 was prepared for saving and "
             "holds no buffers");
 }
@@ -234,11 +237,11 @@ TEST(QuantizerTest, Mxfp8TakesWholeBlocksOnly) {
   EXPECT_FALSE(quantizer.IsQuantizable({32}));
   EXPECT_TRUE(Float8CurrentScalingQuantizer(E4M3::kName).IsQuantizable({33, 1}));
   EXPECT_EQ(
-      InvalidArgumentOf([&] {
+      MessageOf<InvalidArgument>([&] {
         (void)quantizer.MakeEmpty({32, 33});
       }),
       "make_empty: MXFP8Quantizer needs rows and columns in multiples of 32, got shape 32x33");
-  EXPECT_EQ(InvalidArgumentOf([&] {
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] {
               (void)quantizer.Quantize(MakeInput({31, 32}).ConstView());
             }),
             "quantize: MXFP8Quantizer needs rows and columns in multiples of 32, got shape 31x32");
@@ -246,13 +249,13 @@ TEST(QuantizerTest, Mxfp8TakesWholeBlocksOnly) {
 
 TEST(QuantizerTest, ConstructorsCheckTheirArguments) {
   float scale = 1.0f;
-  EXPECT_EQ(InvalidArgumentOf([] { MXFP8Quantizer("e3m2"); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([] { MXFP8Quantizer("e3m2"); }),
             "quantizer: MXFP8Tensor needs one of the elements e4m3, e5m2, got 'e3m2'");
-  EXPECT_EQ(InvalidArgumentOf([] { Float8CurrentScalingQuantizer(""); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([] { Float8CurrentScalingQuantizer(""); }),
             "quantizer: Float8Tensor needs one of the elements e4m3, e5m2, got ''");
-  EXPECT_EQ(InvalidArgumentOf([&] { Float8Quantizer(&scale, nullptr, E4M3::kName); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { Float8Quantizer(&scale, nullptr, E4M3::kName); }),
             "quantizer: Float8Quantizer needs a scale and an amax, got null");
-  EXPECT_EQ(InvalidArgumentOf(
+  EXPECT_EQ(MessageOf<InvalidArgument>(
                 [] { Float8CurrentScalingQuantizer(E4M3::kName, {.amax_epsilon = -1.0f}); }),
             "quantize: amax_epsilon must be finite and not negative, got -1");
 }

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/testing.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {
@@ -54,13 +56,14 @@ TEST(SavingTest, AfterPreparingTheStorageHoldsNothing) {
   const std::string why =
       ": the mxfp8_e4m3 tensor of shape 32x64 was prepared for saving and holds no buffers";
   EXPECT_FALSE(tensor.HoldsBuffers());
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.View(); }), "view" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.ConstView(); }), "view" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.Dequantize(); }), "dequantize" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.GetMetadata(); }), "get_metadata" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.Alias(); }), "get_metadata" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.UpdateUsage(true, {}); }), "update_usage" + why);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.PrepareForSaving(); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.View(); }), "view" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.ConstView(); }), "view" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.Dequantize(); }), "dequantize" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.GetMetadata(); }), "get_metadata" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.Alias(); }), "get_metadata" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.UpdateUsage(true, {}); }),
+            "update_usage" + why);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { (void)tensor.PrepareForSaving(); }),
             "prepare_for_saving" + why);
   EXPECT_EQ(tensor.GetShape(), (Shape{32, 64}));
 }
@@ -79,29 +82,29 @@ TEST(SavingTest, RestoringTwiceIsAnError) {
       "restore_from_saved: the mxfp8_e4m3 tensor of shape 32x64 must be prepared for saving and "
       "not restored yet";
   std::vector<OwnedTensor> none;
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(none); }), message);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(none); }), message);
   std::vector<OwnedTensor> saved = tensor.PrepareForSaving();
   tensor.RestoreFromSaved(saved);
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }), message);
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(saved); }), message);
 }
 
 TEST(SavingTest, WrongTensorsAreRefusedBeforeAnythingMoves) {
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3");
   std::vector<OwnedTensor> saved = tensor.PrepareForSaving();
   const std::string head = "restore_from_saved: ", name = "the mxfp8_e4m3 tensor of shape 32x64";
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(std::span(saved).first(1)); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(std::span(saved).first(1)); }),
             head + name + " needs 2 buffers, got 1");
   std::swap(saved[0], saved[1]);
   EXPECT_EQ(
-      InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }),
+      MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(saved); }),
       "restore_from_saved: rowwise_data of the mxfp8_e4m3 tensor of shape 32x64 must be uint8 of "
       "shape 32x64, got uint8 of shape 128x4");
   std::swap(saved[0], saved[1]);
   OwnedTensor scale_inv = std::exchange(saved[1], {});
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(saved); }),
             head + "rowwise_scale_inv of " + name + " must be uint8 of shape 128x4, got nothing");
   saved[1] = OwnedTensor(DType::kFloat32, {128, 4});
-  EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(saved); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { tensor.RestoreFromSaved(saved); }),
             head + "rowwise_scale_inv of " + name +
                 " must be uint8 of shape 128x4, got float32 of shape 128x4");
   EXPECT_TRUE(saved[0]);
@@ -118,10 +121,12 @@ TEST(SavingTest, WhatWasClearedOrDroppedComesBackAsItWas) {
   SavedTensors saved = PrepareForSaving(&cleared, &dropped);
   EXPECT_TRUE(saved.buffers.empty());
   RestoredTensors restored = RestoreFromSaved(saved.objects, saved.buffers);
-  EXPECT_EQ(InvalidArgumentOf([&] { (void)std::get<QuantizedTensor>(restored.tensors[0]).View(); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>(
+                [&] { (void)std::get<QuantizedTensor>(restored.tensors[0]).View(); }),
             "view: the mxfp8_e4m3 tensor of shape 32x64 was cleared and holds no buffers");
   EXPECT_EQ(
-      InvalidArgumentOf([&] { (void)std::get<QuantizedTensor>(restored.tensors[1]).View(); }),
+      MessageOf<InvalidArgument>(
+          [&] { (void)std::get<QuantizedTensor>(restored.tensors[1]).View(); }),
       "view: the mxfp8_e4m3 tensor of shape 32x64 dropped both directions and holds no buffers");
 }
 
@@ -160,14 +165,14 @@ TEST_F(SavingListTest, AMixedListComesBackInOrder) {
 TEST_F(SavingListTest, AListIsRestoredOnce) {
   SavedTensors saved = PrepareForSaving(&plain, &quantized);
   RestoreFromSaved(saved.objects, saved.buffers);
-  EXPECT_EQ(InvalidArgumentOf([&] { RestoreFromSaved(saved.objects, saved.buffers); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { RestoreFromSaved(saved.objects, saved.buffers); }),
             "restore_from_saved: tensor 0 must not be restored twice");
 }
 
 TEST_F(SavingListTest, AFaultAtTheEndLeavesTheWholeListAsItWas) {
   SavedTensors saved = PrepareForSaving(&plain, &quantized, nullptr, &last);
   const auto restore = [&](std::span<OwnedTensor> buffers) {
-    return InvalidArgumentOf([&] { RestoreFromSaved(saved.objects, buffers); });
+    return MessageOf<InvalidArgument>([&] { RestoreFromSaved(saved.objects, buffers); });
   };
   const std::span<OwnedTensor> buffers(saved.buffers);
   EXPECT_EQ(restore(buffers.first(6)), "restore_from_saved: tensor 3 needs 1 buffer, got 0");
@@ -185,11 +190,11 @@ TEST_F(SavingListTest, AFaultAtTheEndLeavesTheWholeListAsItWas) {
 }
 
 TEST_F(SavingListTest, ATensorNamedTwiceOrPreparedIsRefusedBeforeAnythingMoves) {
-  EXPECT_EQ(InvalidArgumentOf([&] { PrepareForSaving(&plain, &quantized, &quantized); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { PrepareForSaving(&plain, &quantized, &quantized); }),
             "prepare_for_saving: tensors must differ, got the same one at 1 and 2");
   QuantizedTensor prepared = MakeTensor("fp8_e4m3");
   const std::vector<OwnedTensor> buffers = prepared.PrepareForSaving();
-  EXPECT_EQ(InvalidArgumentOf([&] { PrepareForSaving(&plain, &quantized, &prepared); }),
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { PrepareForSaving(&plain, &quantized, &prepared); }),
             "prepare_for_saving: the fp8_e4m3 tensor of shape 32x64 was prepared for saving and "
             "holds no buffers");
   EXPECT_TRUE(plain);

@@ -5,10 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <string>
 
-#include "narrowfloat/tensor/error.h"
 #include "narrowfloat/types/quantized_tensor_storage.h"
 
 namespace narrowfloat {
@@ -48,16 +45,6 @@ inline void ExpectSameBuffers(const ConstQuantizedView& got, const ConstQuantize
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     EXPECT_TRUE(SameBytes(got.buffers[i], expected.buffers[i])) << RoleName(static_cast<Role>(i));
   }
-}
-
-/// Returns the complete text of the InvalidArgument that `call` throws.
-inline std::string InvalidArgumentOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no InvalidArgument";
 }
 
 }  // namespace narrowfloat

@@ -13,6 +13,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 #include "tests/conformance/tensors.h"
 
 namespace narrowfloat::conformance {
@@ -213,12 +214,7 @@ TEST(DbiasTest, NanAndInfinityReachTheirColumnsAlone) {
 
 std::string ErrorOf(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                     std::span<float> workspace) {
-  try {
-    QuantizeDbias(in, out, dbias, workspace);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return MessageOf<InvalidArgument>([&] { QuantizeDbias(in, out, dbias, workspace); });
 }
 
 TEST(DbiasTest, RefusesBuffersThatOverlap) {
@@ -268,13 +264,8 @@ TEST(DbiasTest, ColumnSumsAreTheDocumentedOnesOnEveryBackend) {
 }
 
 TEST(DbiasTest, ColumnSumsNeedFloat32OfTheirOwn) {
-  const auto error_of = [](const ConstTensorView& in, const TensorView& sums) -> std::string {
-    try {
-      ColumnSums(in, sums);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto error_of = [](const ConstTensorView& in, const TensorView& sums) {
+    return MessageOf<InvalidArgument>([&] { ColumnSums(in, sums); });
   };
   FloatTensor in(DType::kFloat32, {4, 32}), narrow(DType::kBFloat16, {32});
   EXPECT_EQ(error_of(in.ConstView(), narrow.View()),

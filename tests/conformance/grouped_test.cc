@@ -15,6 +15,7 @@
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 #include "tests/conformance/float_settings.h"
 #include "tests/conformance/tensors.h"
 
@@ -33,12 +34,7 @@ FloatTensor GroupOf(const FloatTensor& in, std::int64_t first, std::int64_t rows
 
 std::string ErrorOf(const ConstTensorView& in, const std::vector<std::int64_t>& rows,
                     const std::vector<QuantizedView>& outs) {
-  try {
-    GroupedQuantize(in, rows, outs);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return MessageOf<InvalidArgument>([&] { GroupedQuantize(in, rows, outs); });
 }
 
 TEST(GroupedQuantizeTest, EachGroupIsQuantizedAsIfAlone) {
@@ -139,12 +135,10 @@ TEST(GroupedQuantizeTest, RefusesGroupsOverAnInputOfAnotherGroup) {
   QuantizedBuffers apart(spec, {4, 32}), over(spec, {4, 32});
   over.view[Role::kRowwiseData].data = second.View().data;
   const std::vector<ConstTensorView> ins{first.ConstView(), second.ConstView()};
-  try {
-    GroupedQuantize(ins, std::vector<QuantizedView>{over.view, apart.view});
-    FAIL() << "no error";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "grouped_quantize: buffers of group 0 must not overlap the input");
-  }
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] {
+              GroupedQuantize(ins, std::vector<QuantizedView>{over.view, apart.view});
+            }),
+            "grouped_quantize: buffers of group 0 must not overlap the input");
 }
 
 TEST(RequantizeTest, IsDequantizeAndQuantize) {
@@ -200,14 +194,11 @@ TEST(BlockScalesToMxfp8Test, KeepsSubnormalScalesUnderAnyFloatSettings) {
   for (const FloatSettings& settings : AllFloatSettings()) {
     std::vector<std::byte> out(512, std::byte{0xEE});
     settings.Apply();
-    bool is_refused = false;
-    try {
+    const std::string message = MessageOf([&] {
       BlockScalesToMxfp8(blocks.view, Direction::kRowwise, {out.data(), DType::kUInt8, shape, {}});
-    } catch (const InvalidArgument&) {
-      is_refused = true;
-    }
+    });
     FloatSettings{}.Apply();
-    EXPECT_FALSE(is_refused);
+    EXPECT_EQ(message, "no error");
     EXPECT_EQ(out[0], std::byte{0}) << "the exponent of 2^-127";
   }
 }

@@ -17,6 +17,7 @@
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
+#include "narrowfloat/tensor/testing.h"
 #include "tests/conformance/reference_dequantize.h"
 #include "tests/conformance/tensors.h"
 #include "tests/cuda/device_tensors.h"

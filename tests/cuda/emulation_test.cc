@@ -13,6 +13,7 @@
 #include "narrowfloat/kernels/cuda/launch.cuh"
 #include "narrowfloat/kernels/cuda/memory.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/testing.h"
 
 namespace narrowfloat::cuda {
 namespace {
@@ -239,39 +240,33 @@ TEST(EmulationTest, MemoryIsFreed) {
   EXPECT_EQ(emulation::LiveAllocations(), before);
 }
 
-std::string MessageOf(void (*body)()) {
-  try {
-    body();
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(EmulationTest, ErrorsBecomeExceptions) {
   const auto wait = [] { Synchronize(nullptr); };
   emulation::FailNextCall();
-  EXPECT_EQ(MessageOf(wait), "cuda: waiting for a stream failed: unknown error (cudaErrorUnknown)");
-  EXPECT_EQ(MessageOf(wait), "");
+  EXPECT_EQ(MessageOf<DeviceError>(wait),
+            "cuda: waiting for a stream failed: unknown error (cudaErrorUnknown)");
+  EXPECT_EQ(MessageOf<DeviceError>(wait), "no error");
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   const auto launch = [] { Launch(WriteIndices, 1, 1025, 0, nullptr, nullptr); };
-  EXPECT_EQ(MessageOf(launch),
+  EXPECT_EQ(MessageOf<DeviceError>(launch),
             "cuda: launching a kernel failed: invalid configuration argument "
             "(cudaErrorInvalidConfiguration)");
-  EXPECT_EQ(MessageOf([] { Launch(WriteIndices, dim3(3, 0), 1025, 0, nullptr, nullptr); }), "");
+  EXPECT_EQ(
+      MessageOf<DeviceError>([] { Launch(WriteIndices, dim3(3, 0), 1025, 0, nullptr, nullptr); }),
+      "no error");
   const auto copy = [] {
     std::byte bytes[11];
     const Memory memory(10, nullptr);
     Copy(memory.data(), bytes, 11, nullptr);
   };
-  EXPECT_EQ(MessageOf(copy),
+  EXPECT_EQ(MessageOf<DeviceError>(copy),
             "cuda: copying memory failed: invalid argument (cudaErrorInvalidValue)");
 }
 
 TEST(EmulationTest, AMachineWithoutDevices) {
-  EXPECT_EQ(MessageOf(RequireDevice), "");
+  EXPECT_EQ(MessageOf<DeviceError>(RequireDevice), "no error");
   emulation::SetDeviceCount(0);
-  EXPECT_EQ(MessageOf(RequireDevice),
+  EXPECT_EQ(MessageOf<DeviceError>(RequireDevice),
             "cuda: finding a device failed: no CUDA-capable device is detected "
             "(cudaErrorNoDevice)");
   emulation::SetDeviceCount(1);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "narrowfloat/tensor/error.h"
 #include "tests/conformance/tensors.h"
 #include "tests/cuda/device_tensors.h"
 
@@ -30,16 +29,5 @@ void FillRandom(QuantizedBuffers& buffers, std::mt19937_64& random);
 
 /// Returns the seed of the run, for messages.
 std::string Seed();
-
-/// Returns the message of the library's error that the call throws, or an empty string.
-template <class F>
-std::string MessageOf(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace narrowfloat::conformance

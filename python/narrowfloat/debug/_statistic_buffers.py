@@ -25,10 +25,12 @@ class _Buffer:
         layer_name: str,
         tensor_name: str,
         stats: Iterable[Hashable],
+        group: Group,
         reduce_within_microbatch: bool,
     ) -> None:
         self.layer_name = layer_name
         self.tensor_name = tensor_name
+        self.group = group
         self.reduce_within_microbatch = reduce_within_microbatch
         self.computations = {stat: computation(stat) for stat in stats}
         self.parts: dict[str, Part] = {
@@ -79,7 +81,6 @@ class StatsBuffers:
     def reset(self) -> None:
         """Removes all buffers and schedules."""
         self.buffers: dict[Key, _Buffer] = {}
-        self._groups: dict[Any, list[Key]] = {}
         self._schedules: dict[tuple[str, str, str], Schedule] = {}
         self.at_least_one_layer_fed = False
 
@@ -107,8 +108,9 @@ class StatsBuffers:
         key = (layer_name, tensor_name, options)
         if key in self.buffers:
             return
-        self.buffers[key] = _Buffer(layer_name, tensor_name, stats, reduce_within_microbatch)
-        self._groups.setdefault(reduction_group, []).append(key)
+        self.buffers[key] = _Buffer(
+            layer_name, tensor_name, stats, reduction_group, reduce_within_microbatch
+        )
 
     def feed(
         self,
@@ -142,16 +144,18 @@ class StatsBuffers:
         if not self.at_least_one_layer_fed and not self._is_due():
             return {}
         logged: dict[tuple, torch.Tensor] = {}
-        groups = dict.fromkeys([debug_api.get_tensor_reduction_group(), *self._groups])
-        for group in groups:
-            keys = self._groups.get(group, [])
-            fed = {key: self.buffers[key] for key in keys}
-            own = {key: (b, b.row) for key, b in fed.items() if b.row is not None}
-            shared = {key: row for key, (b, row) in own.items() if not b.skip_reduction}
-            ranks = _exchange(shared, group)
-            for key, (buffer, row) in own.items():
-                rows = [rank[key] for rank in ranks if key in rank]
-                logged.update(buffer.log([row] if buffer.skip_reduction else rows))
+        shared: dict[Group, dict[Key, Row]] = {debug_api.get_tensor_reduction_group(): {}}
+        for key, buffer in self.buffers.items():
+            if not buffer.skip_reduction:
+                rows = shared.setdefault(buffer.group, {})
+                if buffer.row is not None:
+                    rows[key] = buffer.row
+            elif buffer.row is not None:  # other ranks may lack this buffer, so no exchange
+                logged.update(buffer.log([buffer.row]))
+        for group, rows in shared.items():
+            ranks = _exchange(rows, group)
+            for key in rows:
+                logged.update(self.buffers[key].log([rank[key] for rank in ranks if key in rank]))
         self.at_least_one_layer_fed = False
         return logged
 

@@ -10,10 +10,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import nvdlfw_inspect.api as debug_api
 import torch
 import torch.distributed as dist
+from narrowfloat.debug.features.utils import get_reduction_params
 from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
 from sessions import logged, section, session, te
 
@@ -86,6 +88,18 @@ def case_weights_count_over_the_tensor_parallel_group(rank: int, world: int, gro
             feed(part_of(rank), "weight", 0, tp_group=tp_group, tp_size=tp_size)
             assert_of(flush(), everything(world) if shared else part_of(rank))
         debug.set_weight_tensor_tp_group_reduce(True)
+
+
+def case_weights_without_reduction_wait_for_no_rank(rank: int, world: int, group: Any) -> None:
+    """Covers a pipeline stage whose ranks have no selected layer: they never take part."""
+    with session(config("weight")), mock.patch.object(dist, "all_gather_object") as exchanged:
+        debug_api.set_tensor_reduction_group(group)
+        feed(part_of(rank), "weight", 0)
+        assert_of(flush(), part_of(rank))
+    assert not exchanged.called
+    with session(config("weight")):
+        debug_api.set_tensor_reduction_group(group)
+        assert get_reduction_params("weight", None, 1) == (True, group, False)
 
 
 def case_a_rank_without_the_layer_takes_part(rank: int, world: int, group: Any) -> None:

@@ -34,7 +34,8 @@ def get_reduction_params(
     Weights are sharded over the tensor-parallel group and shared by microbatches; other tensors are
     split over the session's reduction group and over microbatches.
     """
+    group = debug_api.get_tensor_reduction_group()
     if tensor_name != "weight":
-        return False, debug_api.get_tensor_reduction_group(), True
-    over_group = TEDebugState.weight_tensor_tp_group_reduce and tp_size > 1 and tp_group is not None
-    return (False, tp_group, False) if over_group else (True, None, False)
+        return False, group, True
+    over_tp = TEDebugState.weight_tensor_tp_group_reduce and tp_size > 1 and tp_group is not None
+    return (False, tp_group, False) if over_tp else (True, group, False)

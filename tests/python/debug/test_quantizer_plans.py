@@ -19,6 +19,7 @@ from narrowfloat.pytorch import (
     Float8CurrentScalingQuantizer,
     HybridQuantizer,
     MXFP8Quantizer,
+    MXFP8Tensor,
 )
 from watched import Features
 
@@ -138,12 +139,25 @@ def test_a_tensor_of_no_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         DebugQuantizer("layer", "bias", None)
 
 
-def test_the_parent_makes_what_can_be_cached_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    Features(monkeypatch, {})
+def test_the_parent_makes_what_can_be_cached_and_read_in_a_call_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def inspect(quantizer: MXFP8Quantizer, **_: object) -> None:
+        seen.append((quantizer.internal, quantizer.optimize_for_gemm))
+
+    seen: list[tuple[bool, bool]] = []
+    Features(monkeypatch, {"inspect_tensor_enabled": (True, 1), "inspect_tensor": inspect})
     quantizer = MXFP8Quantizer(DType.kFloat8E4M3)
     quantizer.internal = quantizer.optimize_for_gemm = True
-    DebugQuantizer("layer", "activation", quantizer)
-    assert not quantizer.internal and not quantizer.optimize_for_gemm
+    debug = DebugQuantizer("layer", "weight", quantizer)
+    assert quantizer.internal and quantizer.optimize_for_gemm
+    made = debug.quantize(torch.ones(32, 32))
+    debug.update_quantized(torch.ones(32, 32), made)
+    debug.wrap_quantized_tensor(made.rowwise_gemm_tensor)
+    for form in (made.rowwise_gemm_tensor, debug.make_empty((32, 32))):
+        assert isinstance(form, MXFP8Tensor) and not form._with_gemm_swizzled_scales
+    assert seen == [(False, False)] * 3
+    assert quantizer.internal and quantizer.optimize_for_gemm
 
 
 def hybrid() -> HybridQuantizer:

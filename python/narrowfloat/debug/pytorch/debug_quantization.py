@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -74,14 +75,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             )
             self.rowwise_tensor_plan = self._result_plan()
         else:
-            self._take_over_parent()
             self._ask_about_operand()
-
-    def _take_over_parent(self) -> None:
-        """Makes the parent return cacheable tensors with scales that features can read."""
-        if self.parent_quantizer is not None:
-            self.parent_quantizer.internal = False
-            self.parent_quantizer.optimize_for_gemm = False
 
     # Queries of features.
 
@@ -158,6 +152,23 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
 
     # The parent.
 
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Makes the parent return cacheable tensors with scales that features can read, in a call.
+
+        Normal passes of the layer use the same parent, so its settings are restored.
+        """
+        parent = self.parent_quantizer
+        if parent is None or not (parent.internal or parent.optimize_for_gemm):
+            yield
+            return
+        kept = parent.internal, parent.optimize_for_gemm
+        parent.internal = parent.optimize_for_gemm = False
+        try:
+            yield
+        finally:
+            parent.internal, parent.optimize_for_gemm = kept
+
     @property
     def _parent(self) -> Quantizer:
         """The parent. Requires: a plan that quantizes by it."""
@@ -204,7 +215,8 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             "pin_memory": pin_memory,
         }
         if self.parent_quantizer is not None:
-            return self.parent_quantizer.make_empty(shape, **options)
+            with self._readable():
+                return self.parent_quantizer.make_empty(shape, **options)
         return torch.empty(tuple(shape), **options)
 
     def calibrate(self, tensor: torch.Tensor) -> None:
@@ -230,6 +242,10 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         if out is not None:
             assert isinstance(out, DebugQuantizedTensor)
             return self.update_quantized(tensor, out)
+        with self._readable():
+            return self._make_forms(tensor, dtype)
+
+    def _make_forms(self, tensor: torch.Tensor, dtype: torch.dtype | None) -> DebugQuantizedTensor:
         quantized = None
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
@@ -297,6 +313,10 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         """
         assert noop_flag is None, f"{ERROR} debug mode takes no noop_flag"
         assert isinstance(dst, DebugQuantizedTensor)
+        with self._readable():
+            return self._refill_forms(src, dst)
+
+    def _refill_forms(self, src: torch.Tensor, dst: DebugQuantizedTensor) -> DebugQuantizedTensor:
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
         done: list[Any] = []  # one object may be the form of both gemms
@@ -331,7 +351,8 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             f"{ERROR} the {self.tensor_name} of {self.layer_name} is a quantized parameter: no "
             f"feature can modify it or turn its gemms off, plans are {self._plans()}"
         )
-        self._inspect(None, tensor, tensor)
+        with self._readable():
+            self._inspect(None, tensor, tensor)
         return self._pair(tensor, tensor)
 
     # Results.

@@ -173,6 +173,19 @@ def test_per_tensor_scaling_takes_the_default_quantizer_s_elements(dtype: nfp.DT
     assert torch.equal(q._data, wanted._data) and torch.equal(q._scale_inv, wanted._scale_inv)
 
 
+def test_per_tensor_scaling_returns_the_type_of_the_product() -> None:
+    """Covers a float32 weight under torch.autocast: its codes are those of float32."""
+    x = torch.rand(32, 32) + 1
+    with session(section(PerTensorScaling=PAIR)):
+        own, same, other = (
+            modify(x, delayed(E4M3), **more)
+            for more in ({}, {"dtype": torch.float32}, {"dtype": torch.bfloat16})
+        )
+    assert own.dtype == same.dtype == torch.float32
+    assert other.dtype == other.dequantize().dtype == torch.bfloat16
+    assert torch.equal(own._data, other._data) and torch.equal(own._scale_inv, other._scale_inv)
+
+
 @pytest.mark.parametrize("columnwise", [True, False])
 def test_per_tensor_scaling_fills_out(columnwise: bool) -> None:
     x = torch.randn(8, 16)

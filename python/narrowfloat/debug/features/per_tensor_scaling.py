@@ -81,6 +81,7 @@ class PerTensorScaling(TEConfigAPIMapper):
     ) -> Float8Tensor | None:
         """Returns the tensor in the element type of `default_quantizer`; None if `out` is filled.
 
+        dtype: the nominal type of the result; None is the one of `tensor`.
         Errors: ValueError for an unexpected key; AssertionError for a quantizer other than
         delayed scaling's; as per_tensor_cast().
         """
@@ -95,4 +96,7 @@ class PerTensorScaling(TEConfigAPIMapper):
             f"Feature={type(self).__name__}, API=process_tensor: {gemm}, {tensor_name}",
             layer_name,
         )
-        return per_tensor_cast(tensor, default_quantizer.dtype, out=out)
+        made = per_tensor_cast(tensor, default_quantizer.dtype, out=out)
+        if made is None or dtype in (None, made.dtype):
+            return made
+        return made.make_like(made, dtype=dtype)

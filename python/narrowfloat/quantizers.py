@@ -186,7 +186,8 @@ class MXFP8Quantizer(Quantizer):
 
     fp8_dtype: E4M3 or E5M2, in any form: "e4m3", ml_dtypes.float8_e4m3fn, ...
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
-    with_2d_quantization: square tiles share a scale, and both directions hold the same codes.
+    with_2d_quantization: square tiles share a scale, and both directions hold the same codes. It
+        determines `scheme`, and cannot be changed.
     """
 
     def __init__(
@@ -202,8 +203,12 @@ class MXFP8Quantizer(Quantizer):
             rowwise=rowwise,
             columnwise=columnwise,
         )
-        self.with_2d_quantization = with_2d_quantization
+        self._tiles = with_2d_quantization
         self.optimize_for_gemm = False
+
+    @property
+    def with_2d_quantization(self) -> bool:
+        return self._tiles
 
     def _check(self, shape: int | Sequence[int] | None) -> None:
         if shape is not None:
@@ -222,7 +227,8 @@ class Float8BlockQuantizer(Quantizer):
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     amax_epsilon: the lower bound of the amax in the scale's formula.
     force_pow_2_scales: rounds each scale down to a power of two.
-    block_scaling_dim: 2 for square tiles, 1 for blocks along rows and columns.
+    block_scaling_dim: 2 for square tiles, 1 for blocks along rows and columns. It determines
+        `scheme`, and cannot be changed.
 
     Errors: RuntimeError for another block_scaling_dim, as in TransformerEngine.
     """
@@ -248,7 +254,11 @@ class Float8BlockQuantizer(Quantizer):
         )
         self.amax_epsilon = amax_epsilon
         self.force_pow_2_scales = force_pow_2_scales
-        self.block_scaling_dim = block_scaling_dim
+        self._block_scaling_dim = block_scaling_dim
+
+    @property
+    def block_scaling_dim(self) -> int:
+        return self._block_scaling_dim
 
     def _options(self) -> SpecOptions:
         return {
@@ -268,7 +278,7 @@ class NVFP4Quantizer(Quantizer):
     with_rht: applies the random Hadamard transform to the columnwise operand; needs
         with_post_rht_amax.
     with_post_rht_amax: the columnwise amax is computed after the transform.
-    with_2d_quantization: square tiles share a scale.
+    with_2d_quantization: square tiles share a scale. It determines `scheme`, and cannot be changed.
     stochastic_rounding: rounds up or down at random, with the exact value as mean.
     row_scaled_nvfp4: an amax per row and per column; needs rowwise usage.
     nvfp4_use_4over6: maps the amax of each block to 4 or 6, whichever gives the smaller error.
@@ -300,7 +310,7 @@ class NVFP4Quantizer(Quantizer):
         super().__init__(scheme, rowwise=rowwise, columnwise=columnwise)
         self.with_rht = with_rht
         self.with_post_rht_amax = with_post_rht_amax
-        self.with_2d_quantization = with_2d_quantization
+        self._tiles = with_2d_quantization
         self.stochastic_rounding = stochastic_rounding
         self.row_scaled_nvfp4 = row_scaled_nvfp4
         self.nvfp4_use_4over6 = nvfp4_use_4over6
@@ -310,6 +320,10 @@ class NVFP4Quantizer(Quantizer):
         self.seed = seed
         self.offset = offset
         self.optimize_for_gemm = False
+
+    @property
+    def with_2d_quantization(self) -> bool:
+        return self._tiles
 
     def _check(self, shape: int | Sequence[int] | None) -> None:
         if self.with_rht and self.columnwise_usage and not self.with_post_rht_amax:

@@ -183,6 +183,21 @@ def test_fp8_blocks_are_runs_or_tiles() -> None:
         nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=True, block_scaling_dim=3)
 
 
+@pytest.mark.parametrize(
+    ("quantizer", "option"),
+    [
+        (nf.MXFP8Quantizer("e4m3"), "with_2d_quantization"),
+        (nf.NVFP4Quantizer(), "with_2d_quantization"),
+        (nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=True), "block_scaling_dim"),
+    ],
+)
+def test_options_of_the_scheme_cannot_be_changed(quantizer: object, option: str) -> None:
+    value = getattr(quantizer, option)
+    with pytest.raises(AttributeError, match=f"'{option}' of '{type(quantizer).__name__}'"):
+        setattr(quantizer, option, 1)
+    assert getattr(quantizer, option) == value
+
+
 def test_a_list_is_no_tensor() -> None:
     with pytest.raises(TypeError, match=r"^quantize: x must be a NumPy array or a CPU object"):
         nf.MXFP8Quantizer("e4m3").quantize([[1.0]])

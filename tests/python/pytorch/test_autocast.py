@@ -61,6 +61,18 @@ def test_autocast_sets_and_puts_back() -> None:
     assert not manager.is_fp8_enabled()
 
 
+def test_with_binds_the_object_also_in_a_graph() -> None:
+    def enabled_of(x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(enabled=True, recipe=current) as entered:
+            return x + entered.enabled
+
+    current, made = recipe.Float8CurrentScaling(), nfp.autocast(enabled=False)
+    with made as entered:
+        assert entered is made
+    compiled = torch.compile(enabled_of, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(())) == enabled_of(torch.ones(())) == 2
+
+
 def test_the_first_module_is_first_once() -> None:
     manager = FP8GlobalStateManager
     with autocast():

@@ -47,7 +47,7 @@ class autocast:
         self.amax_reduction_group = amax_reduction_group
         self._before: AutocastState | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "autocast":
         if self._before is not None:
             raise RuntimeError("autocast: this object is already entered; make another one")
         recipe = get_default_recipe() if self.recipe is None else self.recipe
@@ -68,6 +68,7 @@ class autocast:
         FP8GlobalStateManager.autocast_enter(
             self.enabled, self.calibrating, recipe, self.amax_reduction_group
         )
+        return self
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None

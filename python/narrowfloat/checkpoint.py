@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints on disk as a mapping whose tensors are read on access."""
 
+import contextlib
 import errno
 import json
 import os
@@ -129,7 +130,8 @@ def save(
         _core.save(folder / _FILE, tensors, convention=convention, beside=beside)
     except BaseException:
         if is_new:
-            folder.rmdir()
+            with contextlib.suppress(OSError):  # for example a file that another program wrote
+                folder.rmdir()
         raise
     if not owner_text:
         (folder / _OWNER_CONFIG).unlink(missing_ok=True)  # may be from an earlier checkpoint

@@ -178,6 +178,19 @@ def test_a_damaged_config_is_named(text: bytes, message: str, tmp_path: Path) ->
     assert files(tmp_path) == {"config.json": text}
 
 
+def test_a_new_folder_that_is_not_empty_does_not_hide_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *_: object, **__: object) -> None:
+        path.with_name("other").touch()
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(nf._core, "save", fail)
+    with pytest.raises(OSError, match=r"^the disk is full$"):
+        nf.save(tmp_path / "m", {NAME: nf.quantize(X, "mxfp8_e4m3")}, config={})
+    assert list(files(tmp_path / "m")) == ["other"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

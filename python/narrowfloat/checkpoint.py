@@ -116,9 +116,8 @@ def save(
         )
     if others:
         raise ValueError(f"save: {folder} must have no other safetensors files, got {min(others)}")
-    if config is None:
-        config = _object_in(folder / _CONFIG)
-    config_text, owner_text = _core.config_files(tensors, convention, json.dumps(config))
+    model = _text_of(folder / _CONFIG) if config is None else json.dumps(config)
+    config_text, owner_text = _core.config_files(tensors, convention, model)
     beside = [(folder / _CONFIG, config_text)]
     if owner_text:
         beside.append((folder / _OWNER_CONFIG, owner_text))
@@ -207,21 +206,14 @@ def _check_names(tensors: Mapping[str, object]) -> None:
             raise ValueError(f"save: names must be encodable as UTF-8, got {name!a}") from None
 
 
-def _object_in(path: Path) -> dict[str, Any]:
-    """Returns the object of a JSON file; an empty one if there is no file."""
+def _text_of(path: Path) -> str:
+    """Returns the text of a config.json; that of an empty object if there is no file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()  # read_text() would change the ends of lines
     except FileNotFoundError:
-        return {}
+        return "{}"
     except UnicodeDecodeError as error:
         raise ValueError(f"save: {path} must be UTF-8, {error}") from None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"save: {path} must be JSON, {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"save: {path} must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 _EXCEPTIONS: dict[str, type[BaseException]] = {

@@ -168,7 +168,12 @@ def test_a_path_that_is_not_utf8_stands_in_the_message(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (b"\xff{", r"^save: .*config.json must be UTF-8, 'utf-8' codec can't decode byte 0xff"),
-        (b"{bad", r"^save: .*config.json must be JSON, Expecting property name"),
+        (b"{bad", r"^config: config.json: must be JSON, got a syntax error at byte 2$"),
+        (b'{"a": 1, "a": 2}', r"^config: config.json: names must be unique, got 'a' twice$"),
+        (
+            b'{"a": ' * 9999 + b"1" + b"}" * 9999,
+            r"^config: config.json: JSON must nest at most 64 deep, got more$",
+        ),
     ],
 )
 def test_a_damaged_config_is_named(text: bytes, message: str, tmp_path: Path) -> None:
@@ -176,6 +181,15 @@ def test_a_damaged_config_is_named(text: bytes, message: str, tmp_path: Path) ->
     with pytest.raises(ValueError, match=message):
         nf.save(tmp_path, {"a.weight": nf.quantize(X, "mxfp8_e4m3")})
     assert files(tmp_path) == {"config.json": text}
+
+
+def test_the_text_of_a_config_is_kept(tmp_path: Path) -> None:
+    text = b'{\r\n\t"big": 123456789012345678901234567890,\r\n\t"x": [1.0e0,NaN]'
+    (tmp_path / "config.json").write_bytes(text + b"\r\n}\r\n")
+    nf.save(tmp_path, {NAME: nf.quantize(X, "mxfp8_e4m3")})
+    written = (tmp_path / "config.json").read_bytes()
+    assert written.startswith(text + b",") and written.endswith(b"\r\n}\r\n")
+    assert json.loads(written)["quantization_config"]["quant_method"] == "narrowfloat"
 
 
 def test_a_new_folder_that_is_not_empty_does_not_hide_the_error(
@@ -213,7 +227,7 @@ def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:
     assert list(files(tmp_path)) == [other.name]
     other.unlink()
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
+    with pytest.raises(ValueError, match=r"^config: config.json must be an object$"):
         nf.save(tmp_path, {NAME: nf.quantize(X, "nvfp4")})
     assert list(files(tmp_path)) == ["config.json"]
 

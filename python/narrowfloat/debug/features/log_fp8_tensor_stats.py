@@ -40,7 +40,11 @@ def recipe_of(quantizer: Quantizer) -> str:
 
 
 def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> TensorLike:
-    """Returns the tensor quantized by another recipe, with the element type of the current one."""
+    """Returns the tensor quantized by another recipe.
+
+    The elements are those of the current quantizer, but always E4M3 if that is MXFP8, as in
+    TransformerEngine.
+    """
     elements = current.dtype if isinstance(current, (*_PER_TENSOR, Float8BlockQuantizer)) else None
     cls: Callable[..., Quantizer] = QUANTIZERS[recipe]
     quantizer = cls(fp8_dtype=elements or DType.kFloat8E4M3, rowwise=True, columnwise=True)

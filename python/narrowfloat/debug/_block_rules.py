@@ -48,7 +48,8 @@ def require_flag(config: Narrowed, key: str) -> None:
 class Rules:
     """The rules of one feature.
 
-    axes: "gemm", "tensor" or both: the lists that its block needs. keys: its parameters. check:
+    axes: "gemm", "tensor" or both: the lists that its block needs; without axes the host does not
+    narrow the block. keys: its parameters. check:
     raises the feature's errors for a narrowed block. strict: keys of an axis that the feature does
     not use are errors instead of being ignored.
     """
@@ -110,7 +111,7 @@ def _check_dump(config: Narrowed) -> None:
 _BOTH = ("gemm", "tensor")
 _LOG_KEYS = ("stats", *SCHEDULE_KEYS)
 _DISABLE_GEMM = Rules(("gemm",), strict=True)
-_DISABLE_LAYER = Rules((), ("enabled",), strict=True)
+_DISABLE_LAYER = Rules((), ("enabled", "gemm"), strict=True)  # TransformerEngine allows `gemm`
 
 RULES: dict[str, Rules] = {
     "FakeQuant": Rules(_BOTH, ("quant_format",), _check_fake_quant, strict=True),
@@ -179,7 +180,7 @@ def findings(feature: str, block: object) -> Iterator[Finding]:
 def _findings_of_enabled(feature: str, block: Mapping[str, Any]) -> Iterator[Finding]:
     rules = RULES[feature]
     if not rules.axes:
-        yield from _attempt(lambda: require_keys(block, rules.keys))
+        yield from _attempt(lambda: rules.check_narrowed(block))
         return
     names = list(_attempt(lambda: _check_names(block)))
     yield from names
@@ -252,6 +253,8 @@ def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
 
 def unread(feature: str, block: Mapping[str, Any]) -> Iterator[str]:
     """Yields messages about an enabled block that has no other problem."""
+    if not RULES[feature].axes and "gemm" in block:
+        yield "gemm is not read, the feature is for all gemms"
     yield from _in_lists(block, "")
     if RULES[feature].axes == ("gemm", "tensor"):
         yield from _without_use(block)

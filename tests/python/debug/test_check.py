@@ -90,6 +90,10 @@ WRONG_BLOCKS = {
                             "tensors_struct": [{"tensor": "weight", "enabled": False}]}},
         "LogTensorStats: An entry of tensors_struct cannot be disabled",
     ),
+    "key of another feature": (
+        {"DisableQuantizationLayer": {"enabled": True, "gemm": "fprop"}},
+        "DisableQuantizationLayer: gemm is not read, the feature is for all gemms",
+    ),
     "nothing listed": (
         {"PerTensorScaling": {"enabled": True, "gemms": [], "tensors": []}},
         "PerTensorScaling: lists no tensor for any gemm",

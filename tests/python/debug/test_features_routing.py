@@ -51,9 +51,10 @@ def test_gemms_in_high_precision(feature: str) -> None:
         assert te().fp8_gemm_enabled("fc1", gemm="dgrad", iteration=3) == (True, None)
 
 
+@pytest.mark.parametrize("block", [{}, {"gemm": "fprop"}])  # the host accepts a key `gemm`
 @pytest.mark.parametrize("feature", ["DisableFP8Layer", "DisableQuantizationLayer"])
-def test_layers_in_high_precision(feature: str) -> None:
-    with session(section("qkv", **{feature: {}})) as folder:
+def test_layers_in_high_precision(feature: str, block: dict) -> None:
+    with session(section("qkv", **{feature: block})) as folder:
         for gemm in ("fprop", "dgrad", "wgrad"):
             assert te().fp8_gemm_enabled(QKV, gemm=gemm, iteration=0) == (False, 1)
             assert te().fp8_gemm_enabled("fc1", gemm=gemm, iteration=0) == (True, None)

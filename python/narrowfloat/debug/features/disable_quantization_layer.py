@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from narrowfloat.debug._block_rules import require_keys
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature, log
 from narrowfloat.debug.features.api import Enabled
 
@@ -32,7 +32,7 @@ class DisableQuantizationLayer:
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Returns False. Raises ValueError for a key other than `enabled`."""
-        require_keys(config, ("enabled", "gemm"))
+        """Returns False. Raises ValueError for an unexpected key."""
+        RULES["DisableQuantizationLayer"].check_narrowed(config)
         log("Quantization Disabled", layer_name)
         return False, iteration + 1

@@ -204,6 +204,20 @@ def test_other_pairs_are_products_of_values(case: str) -> None:
     assert (np.abs(np.asarray(found, np.float64) - exact) <= (K + 1) * 2.0**-24 * sums).all()
 
 
+def test_transforms_are_inverted_where_a_part_of_their_groups_is_contracted() -> None:
+    rng = np.random.default_rng(4)
+    quantizer = make(*MODES[5], QuantizeLayout.COLWISE, use_rht=True)
+    inputs = (rng.standard_normal((2, 16, 32), np.float32) for _ in range(2))
+    left, right = (quantize(jnp.asarray(x), quantizer, flatten_axis=2) for x in inputs)
+    assert left.has_rht_applied and right.has_rht_applied
+    found = gemm(left, right, None, ((0,), (0,)), dtype=jnp.float32)
+    # Columnwise values have the last dimension first.
+    values = [np.moveaxis(np.asarray(a.dequantize(), np.float64), 0, 2) for a in (left, right)]
+    exact, sums = (np.tensordot(f(values[0]), f(values[1]), (0, 0)) for f in (np.positive, np.abs))
+    # Two float32 products and their sum.
+    assert (np.abs(np.asarray(found, np.float64) - exact) <= 3 * 2.0**-24 * sums).all()
+
+
 def call(**changes: object) -> jax.Array:
     """Calls the handler itself on a product of 32 x 32 MXFP8 matrices, with some changes."""
     codes = jnp.zeros((32, 32), jnp.float8_e4m3fn)

@@ -120,11 +120,11 @@ def _multiply_values(
     bias: jax.Array | None,
     out_sharding: NamedSharding | None,
 ) -> jax.Array:
-    # The Hadamard transforms of two operands cancel along the contraction.
-    cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
+    # Transforms are inverted: they do not cancel if only a part of the transformed dimensions is
+    # contracted.
     product = jax.lax.dot_general(
-        _values(left, keep_rht=cancel),
-        _values(right, keep_rht=cancel),
+        _values(left),
+        _values(right),
         ((dims[0], dims[1]), ((), ())),
         preferred_element_type=jnp.float32,
         out_sharding=out_sharding,
@@ -240,11 +240,11 @@ def _pick(
     return cast(NoScaleTensor | ScaledTensor1x, operand.get_tensor(usage))
 
 
-def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Array:
+def _values(operand: NoScaleTensor | ScaledTensor1x) -> jax.Array:
     """Returns float32 values in the layout of the tensor before it was quantized."""
     if isinstance(operand, NoScaleTensor):
         return operand.data.astype(jnp.float32)
-    values = dequantize_tensor(operand, jnp.float32, keep_rht)
+    values = dequantize_tensor(operand, jnp.float32)
     if operand.data_layout == "N":
         return values
     axis = operand.flatten_axis

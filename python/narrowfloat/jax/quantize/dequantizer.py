@@ -33,12 +33,10 @@ def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> st
     return f"{scheme}:{','.join(options)}" if options else scheme
 
 
-def dequantize_tensor(
-    tensor: ScaledTensor1x, dtype: DTypeLike | None = None, keep_rht: bool = False
-) -> jax.Array:
+def dequantize_tensor(tensor: ScaledTensor1x, dtype: DTypeLike | None = None) -> jax.Array:
     """Returns the values in the layout of the data. dtype: None is the dtype of the tensor.
 
-    Inverts the Hadamard transform if it was applied, unless keep_rht.
+    Inverts the Hadamard transform if it was applied.
     """
     dtype = tensor.dq_dtype if dtype is None else dtype
     if tensor.scaling_mode is ScalingMode.NO_SCALING:
@@ -51,7 +49,7 @@ def dequantize_tensor(
         flatten_axis=tensor.flatten_axis,
         dtype=dtype,
     )
-    return invert_rht(values) if tensor.has_rht_applied and not keep_rht else values
+    return invert_rht(values) if tensor.has_rht_applied else values
 
 
 def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:

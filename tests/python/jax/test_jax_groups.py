@@ -25,6 +25,7 @@ from narrowfloat.jax.quantize import (
 )
 
 import narrowfloat as nf
+from narrowfloat import _core
 
 SIZES = [[32, 0, 64, 32], [0, 0, 128, 0], [96, 32], [0, 96, 0, 32], [128]]
 LAYOUTS = list(QuantizeLayout)
@@ -199,6 +200,39 @@ def check_groups(
             assert float(half.amax[group]) == q.buffers["amax_rowwise"][0]
         if mode.is_nvfp4_scaling:
             assert float(half.amax[group]) == np.abs(part).max()
+
+
+def most_scales(mode: ScalingMode, colwise: bool, rows: int, groups: int) -> list[list[int]]:
+    """Returns, by number of groups and of rows, the most scales that any sizes need."""
+    each = [
+        math.prod(_core.scale_shapes(mode.get_scheme(), n, 32, colwise)[1]) for n in range(rows + 1)
+    ]
+    most = [each]
+    for _ in range(1, groups):
+        most.append([max(most[-1][r - n] + each[n] for n in range(r + 1)) for r in range(rows + 1)])
+    return most
+
+
+@pytest.mark.parametrize("colwise", [False, True])
+@pytest.mark.parametrize(
+    "mode", [m for m in MODES if m.is_block_scaling], ids=lambda mode: mode.name
+)
+def test_there_is_room_for_the_scales_of_any_sizes(mode: ScalingMode, colwise: bool) -> None:
+    for before, most in enumerate(most_scales(mode, colwise, 300, 4)):
+        found = [mode.get_grouped_scale_room((r, 32), before + 1, colwise)[0] for r in range(301)]
+        assert found[before:] == most[before:]
+        assert all(room >= need for room, need in zip(found, most, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES[2:], ids=lambda mode: mode.name)
+def test_small_groups_beside_a_large_one(mode: ScalingMode) -> None:
+    sizes = [2, 2, 2, 2, 130]
+    x = hostile((sum(sizes), 64))
+    dtype = mode.get_compatible_q_dtypes()[0]
+    quantizer = QuantizerFactory.create(1, mode, dtype, LAYOUTS[2], n_groups=len(sizes))
+    tensor = grouped_quantize(jnp.asarray(x), quantizer, jnp.asarray(sizes, jnp.int32))
+    for half in (tensor.rowwise_tensor, tensor.colwise_tensor):
+        check_groups(half, x, sizes, mode)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

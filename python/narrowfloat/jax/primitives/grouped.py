@@ -36,7 +36,10 @@ class GroupedQuantizePrimitive(BasePrimitive):
         check_sizes("grouped_quantize", group_sizes)
         check_float("grouped_quantize", x.dtype)
         mode.get_scheme(static["out_dtype"])
-        scales = mode.get_grouped_scale_shape_2x(x.shape, group_sizes.size, True, axis)
+        scales = [
+            mode.get_grouped_scale_room(x.shape, group_sizes.size, colwise, axis)
+            for colwise in (False, True)
+        ]
         wanted = layout.has_rowwise, layout.has_colwise
         flat = (math.prod(x.shape),)
         return [

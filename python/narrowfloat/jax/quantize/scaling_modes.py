@@ -366,8 +366,9 @@ class ScalingMode(Enum):
         is_padded: bool = True,
         flatten_axis: int = -1,
     ) -> Shape:
-        """Returns the shape of the scales of `n_groups` groups of rows, for the largest possible
-        case.
+        """Returns the shape of the scales of `n_groups` groups of rows, as in TransformerEngine.
+
+        It has room for groups of whole blocks; get_grouped_scale_room() has room for any groups.
         """
         if not self.is_block_scaling:
             return (n_groups,)
@@ -383,6 +384,21 @@ class ScalingMode(Enum):
         multiple = _core.scale_shapes(self.get_scheme(), 1, 1, is_colwise)[1][along]
         last = -(-(content[along] - n_groups + 1) // multiple)
         return (((n_groups - 1) + last) * multiple * stored[1 - along],)
+
+    def get_grouped_scale_room(
+        self, data_shape: Sequence[int], n_groups: int, is_colwise: bool, flatten_axis: int = -1
+    ) -> Shape:
+        """Returns the shape of the padded scales of `n_groups` groups of rows of any sizes."""
+        if not self.is_block_scaling:
+            return (n_groups,)
+        check_static("grouped_quantize", data_shape)
+        rows, cols = split_shape(data_shape, flatten_axis)
+        # The most padding: every group except one has a single row.
+        single, rest = (
+            math.prod(_core.scale_shapes(self.get_scheme(), count, cols, is_colwise)[1])
+            for count in (1, max(rows - n_groups + 1, 0))
+        )
+        return ((n_groups - 1) * single + rest,)
 
     def get_grouped_scale_shape_2x(
         self,

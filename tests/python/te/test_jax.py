@@ -29,6 +29,17 @@ def test_fused_attention_is_refused_in_the_form_of_each_release() -> None:
     assert native.get_fused_attn_backend(object())[0] == backend
 
 
+def test_handlers_are_those_of_the_cpu_in_a_build_with_cuda_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        native._handlers, "cuda_registrations", lambda: dict.fromkeys(native.registrations())
+    )
+    own = native._handlers.registrations()
+    found = native.registrations()
+    assert found and all(found[name] is own[name] for name in found)
+
+
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 CHECKS = {
     "jax_products.py": ["products", "nvfp4", "groups", "plain", "sharded", "modes"],

@@ -49,9 +49,10 @@ __all__ = [
 def registrations() -> dict[str, object]:
     """Returns TransformerEngine's handlers by the names of their targets.
 
-    TransformerEngine registers them for CUDA; a build with CUDA has its own handlers for it.
+    They are the handlers of the CPU: TransformerEngine registers them for CUDA, and rewriting
+    replaces that platform by the CPU.
     """
-    handlers = _handlers.cuda_registrations() or _handlers.registrations()
+    handlers = _handlers.registrations()
     return {name: handler for name, handler in handlers.items() if name.startswith("te_")}
 
 

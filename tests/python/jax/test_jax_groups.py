@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares groups of rows with each group alone: by the handlers and by the public function."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -21,8 +22,10 @@ from narrowfloat.jax.quantize import (
     QuantizeLayout,
     QuantizerFactory,
     ScaledTensor2x,
+    ScaledTensorFactory,
     ScalingMode,
 )
+from test_jax_arguments import refused
 
 import narrowfloat as nf
 from narrowfloat import _core
@@ -306,6 +309,22 @@ def test_arguments_that_do_not_fit() -> None:
     with pytest.raises(TypeError, match=r"^grouped_quantize: group_sizes must be int32, got float"):
         grouped_quantize(x, quantizer, jnp.asarray([2.0, 2.0]))
     assert isinstance(grouped_quantize(x), GroupedNoScaleTensor)
+
+
+def test_groups_of_columns_are_refused() -> None:
+    mode, sizes = ScalingMode.CURRENT_TENSOR_SCALING, jnp.asarray([16, 16], jnp.int32)
+    codes, scales = jnp.zeros(128, jnp.float8_e4m3fn), jnp.ones(2)
+    message = (
+        "quantize: groups of columns are not supported, so last_dims must be None, got an array of "
+        "shape (2,)"
+    )
+    made = ScaledTensorFactory.create_1x(codes, scales, None, mode, original_shape=(4, 32))
+    for call in (
+        lambda: ScaledTensorFactory.create_1x(codes, scales, None, mode, last_dims=sizes),
+        lambda: dataclasses.replace(made, last_dims=sizes),
+        lambda: GroupedNoScaleTensor(jnp.ones((4, 32)), None, None, sizes, (4, 32)),
+    ):
+        refused(call, NotImplementedError, message)
 
 
 def test_dbias_of_groups() -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from narrowfloat.jax._arguments import check_kind
+from narrowfloat.jax._arguments import check_kind, text_of
 from narrowfloat.jax.quantize.scaling_modes import (
     ScalingMode,
     Shape,
@@ -234,14 +234,24 @@ class ScaledTensor2x(ScaledTensor):
         return ScaledTensor2x(*lies)
 
 
+def refuse_last_dims(last_dims: object) -> None:
+    """Raises NotImplementedError for sizes of groups of columns."""
+    if last_dims is not None:
+        raise NotImplementedError(
+            "quantize: groups of columns are not supported, so last_dims must be None, got "
+            f"{text_of(last_dims)}"
+        )
+
+
 @pytree(["data", "scale_inv", "amax", "first_dims", "last_dims"])
 @dataclass
 class GroupedScaledTensor1x(ScaledTensor):
     """One direction of groups of rows, each quantized as a tensor of its own.
 
     data, scale_inv: flat, group after group; first_dims: int32 sizes of the groups along axis 0,
-    None if each slice is a group. original_shape: of the whole tensor, transposed in layout T.
-    pre_swizzled: scales are swizzled.
+    None if each slice is a group. last_dims: must be None. original_shape: of the whole tensor,
+    transposed in layout T. pre_swizzled: scales are swizzled.
+    Errors: NotImplementedError for last_dims.
     """
 
     data: jax.Array
@@ -259,6 +269,7 @@ class GroupedScaledTensor1x(ScaledTensor):
     pre_swizzled: bool = False
 
     def __post_init__(self) -> None:
+        refuse_last_dims(self.last_dims)
         check_kind("quantize", "scaling_mode", self.scaling_mode, ScalingMode)
         if self.scaling_mode is not ScalingMode.NO_SCALING:
             self.scaling_mode.check_scale_inv(self.scale_inv)
@@ -269,10 +280,7 @@ class GroupedScaledTensor1x(ScaledTensor):
 
     @property
     def n_groups(self) -> int:
-        for dims in (self.first_dims, self.last_dims):
-            if dims is not None:
-                return dims.size
-        return self.original_shape[0]
+        return self.original_shape[0] if self.first_dims is None else self.first_dims.size
 
     @property
     def group_sizes(self) -> jax.Array:
@@ -300,13 +308,16 @@ class GroupedScaledTensor1x(ScaledTensor):
 @pytree(["data", "amax", "first_dims", "last_dims"])
 @dataclass
 class GroupedNoScaleTensor(AbstractBaseTensor):
-    """Groups of rows that are not quantized."""
+    """Groups of rows that are not quantized. Errors: NotImplementedError for last_dims."""
 
     data: jax.Array
     amax: jax.Array | None
     first_dims: jax.Array | None
     last_dims: jax.Array | None
     original_shape: Shape
+
+    def __post_init__(self) -> None:
+        refuse_last_dims(self.last_dims)
 
     @property
     def ndim(self) -> int:

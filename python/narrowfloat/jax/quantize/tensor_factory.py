@@ -18,6 +18,7 @@ from narrowfloat.jax.quantize.tensor import (
     ScaledTensor,
     ScaledTensor1x,
     ScaledTensor2x,
+    refuse_last_dims,
 )
 
 
@@ -40,15 +41,17 @@ class ScaledTensorFactory:
         has_rht_applied: bool = False,
         pre_swizzled: bool = False,
     ) -> ScaledTensor1x | GroupedScaledTensor1x:
-        """Returns a tensor of one direction, grouped if one of the three group arguments is given.
+        """Returns a tensor of one direction, grouped if first_dims or original_shape is given.
 
         `flatten_axis` and `original_shape` describe the input; an amax of None is zero.
         Errors: TypeError if data is not an array, or scale_inv does not have the mode's dtype;
-        ValueError for groups without original_shape, or scale_inv has another shape.
+        ValueError for groups without original_shape, or scale_inv has another shape;
+        NotImplementedError for last_dims.
         """
+        refuse_last_dims(last_dims)
         check_array("quantize", "data", data)
         dq_dtype = jnp.dtype(dq_dtype)
-        if first_dims is None and last_dims is None and original_shape is None:
+        if first_dims is None and original_shape is None:
             axis = normalize_axis(flatten_axis, data.ndim)
             if data_layout == "T":
                 axis = data.ndim - axis
@@ -60,8 +63,8 @@ class ScaledTensorFactory:
         if original_shape is None:
             raise ValueError("quantize: a grouped tensor needs original_shape")
         shape, axis = tuple(original_shape), normalize_axis(flatten_axis, len(original_shape))
-        n_groups = next((d.size for d in (first_dims, last_dims) if d is not None), shape[0])
-        if data_layout == "T" and first_dims is None and shape[0] == n_groups:
+        n_groups = shape[0] if first_dims is None else first_dims.size
+        if data_layout == "T" and first_dims is None:
             shape = shape[:1] + shape[axis:] + shape[1:axis]
             axis = len(shape) - axis + 1
         elif data_layout == "T":

@@ -227,6 +227,31 @@ def test_sizes_that_do_not_add_up() -> None:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
+def test_groups_of_lhs_and_rhs_correspond(quantized: bool) -> None:
+    quantizer = sets_of(*MODES[3], 2).x if quantized else None
+    both = QuantizerSet(quantizer, quantizer, None)
+
+    def product(first: jax.Array, second: jax.Array, shape: tuple = (128, 64)) -> jax.Array:
+        lhs = GroupedNoScaleTensor(jnp.ones(shape), None, first, None, shape)
+        rhs = GroupedNoScaleTensor(jnp.ones((128, 96)), None, second, None, (128, 96))
+        dims = (tuple(range(len(shape) - 1)), (0,))
+        return grouped_gemm(lhs, rhs, dims, quantizer_set=both)
+
+    first, second, half = (jnp.asarray(n, jnp.int32) for n in ([96, 32], [32, 96], [48, 16]))
+    with pytest.raises(ValueError) as raised:
+        product(first, second)
+    assert raised.value.args == (
+        "grouped_gemm: lhs and rhs must have groups of the same numbers of rows, got [96, 32] and "
+        "[32, 96]",
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match="group 0 must have 0 rows or more"):
+        jax.jit(product)(first, second).block_until_ready()
+    slices = [] if quantized else [product(half, first, (64, 2, 64))]
+    for found in (product(first, first + 0), jax.jit(product)(first, first), *slices):
+        np.testing.assert_array_equal(found[:, 0, 0], [96, 32])
+
+
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

@@ -57,7 +57,7 @@ def grouped_gemm(
     Errors: TypeError unless contracting_dims are two sequences of ints, and for another
     quantizer_set; ValueError for other contracted dimensions or unequal sizes, or if only one
     operand is quantized; NotImplementedError for a group_offset; JaxRuntimeError if sizes do not
-    add up.
+    add up, or if traced sizes of lhs and rhs differ.
     """
     if group_offset is not None:
         raise NotImplementedError("grouped_gemm: group_offset is not supported")
@@ -176,15 +176,36 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
             "grouped_gemm: lhs needs group sizes, and both operands must be contracted over their "
             "rows exactly if rhs has group sizes too"
         )
-    sizes = lhs.first_dims
+    sizes = _rows(lhs.first_dims, left)
     groups = rhs.original_shape[0] if rhs.first_dims is None else rhs.first_dims.size
     if sizes.size != groups or groups == 0:
         raise ValueError(
             f"grouped_gemm: lhs and rhs must have the same number of groups, 1 or more, got "
             f"{sizes.size} and {groups}"
         )
-    if left.rows_per_slice != 1:
-        sizes = sizes * np.int32(left.rows_per_slice)
+    if rhs.first_dims is None or rhs.first_dims is lhs.first_dims:
+        return sizes
+    return _equal(sizes, _rows(rhs.first_dims, right))
+
+
+def _rows(first_dims: jax.Array, part: Part) -> jax.Array:
+    return first_dims if part.rows_per_slice == 1 else first_dims * np.int32(part.rows_per_slice)
+
+
+def _equal(sizes: jax.Array, others: jax.Array) -> jax.Array:
+    """Returns `sizes` after a comparison with the sizes of the other operand.
+
+    Traced sizes that differ become -1, which the handlers refuse at run time.
+    Errors: ValueError for concrete sizes that differ.
+    """
+    if isinstance(sizes, jax.core.Tracer) or isinstance(others, jax.core.Tracer):
+        return jnp.where(sizes == others, sizes, np.int32(-1))
+    first, second = np.asarray(sizes), np.asarray(others)
+    if not np.array_equal(first, second):
+        raise ValueError(
+            "grouped_gemm: lhs and rhs must have groups of the same numbers of rows, got "
+            f"{first.tolist()} and {second.tolist()}"
+        )
     return sizes
 
 

@@ -94,6 +94,26 @@ def test_xla_multiplies_and_functions_are_traced_again() -> None:
     np.testing.assert_array_equal(product(left, right), want)
 
 
+@pytest.mark.parametrize("dims", [*SHAPES, ((0,), (1,))], ids=str)
+def test_every_layout_expands_codes_in_the_fast_mode(dims: tuple) -> None:
+    x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+    operand = tensor(x, *MODES[3])
+
+    def product(a: ScaledTensor, b: ScaledTensor) -> jax.Array:
+        return gemm(a, b, None, dims, dtype=jnp.float32)
+
+    def expands() -> bool:
+        return "nf_expand_product_ffi" in str(jax.make_jaxpr(product)(operand, operand))
+
+    assert not expands()
+    with product_mode("fast"):
+        assert expands()
+        found = np.asarray(product(operand, operand))
+    values = [a.T if dim == (0,) else a for a, dim in zip((x, x), dims, strict=True)]
+    want = values[0] @ values[1].T
+    assert np.abs(found - want).max() <= 2**-3 * np.abs(want).max(), "rows and columns"
+
+
 def test_scales_that_bfloat16_cannot_hold_give_the_reproducible_bytes() -> None:
     x, w = (a.astype(np.float32) for a in operands(((1,), (1,)), *MODES[3], spread=60))
     x, w = x * np.float32(2.0**-60), w * np.float32(2.0**60)

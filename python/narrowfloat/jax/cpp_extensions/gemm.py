@@ -143,10 +143,12 @@ def multiply_factors(
     """
     if dtype.name not in FLOAT_NAMES:  # the core rounds products to no other type
         dtype = jnp.dtype(jnp.float32)
+    multiply = multiply_expanded if mode == FAST else multiply_codes
     if is_columnwise(left.side.spec) and not is_columnwise(right.side.spec):
-        # The core multiplies columnwise codes on the left only by columnwise codes. Such scales are
-        # powers of two, so that exchanging the operands changes no bit.
-        turned = multiply_codes(right, left, None, jnp.float32 if bias is not None else dtype)
+        # The core multiplies columnwise codes on the left only by columnwise codes. Exchanging the
+        # operands changes no bit: blocks with both layouts have scales that are powers of two, and
+        # the scales of two tensors are one factor of the sums.
+        turned = multiply(right, left, None, jnp.float32 if bias is not None else dtype)
         kept = right.side.axis
         product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
         return add_bias(product, bias)
@@ -154,7 +156,6 @@ def multiply_factors(
         if jnp.dtype(bias.dtype).name not in FLOAT_NAMES:
             bias = bias.astype(jnp.float32)
         bias = jnp.broadcast_to(bias, right.side.kept(right.data.shape))
-    multiply = multiply_expanded if mode == FAST else multiply_codes
     return multiply(left, right, bias, dtype)
 
 

@@ -291,6 +291,20 @@ def test_delayed_groups_learn_from_their_own_rows() -> None:
     assert [float(member.scale[0]) for member in quantizer.quantizers] == [224.0, 1.0, 56.0]
 
 
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_quantizer_of_blocks_may_have_more_groups_than_a_device(mode: ScalingMode) -> None:
+    x, sizes = hostile((96, 64)), [64, 32]
+    dtype = mode.get_compatible_q_dtypes()[0]
+    quantizer = QuantizerFactory.create(1, mode, dtype, LAYOUTS[2], n_groups=4)
+    if not mode.is_block_scaling:
+        message = "grouped_quantize: group_sizes must have one size per quantizer, 4, got 2"
+        refused(lambda: grouped_quantize(x, quantizer, jnp.asarray(sizes)), ValueError, message)
+        return
+    tensor = grouped_quantize(jnp.asarray(x), quantizer, jnp.asarray(sizes, jnp.int32))
+    for half in (tensor.rowwise_tensor, tensor.colwise_tensor):
+        check_groups(half, x, sizes, mode)
+
+
 def test_arguments_that_do_not_fit() -> None:
     x = jnp.ones((4, 32))
     quantizer = QuantizerFactory.create(

@@ -147,6 +147,7 @@ def grouped_quantize(
     Shapes: group_sizes is int32 (G,), may contain 0, and adds up to the first dimension; None: each
     slice is a group. Data and scales of the result are flat. A scale of a whole group is at the
     group's index. Every group's quantizer is updated with the group's amax.
+    In modes with blocks there may be fewer groups than quantizers.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for an input that
     is not an array of float32, float16 or bfloat16, group_sizes that are not an array of int32, or
@@ -166,10 +167,12 @@ def grouped_quantize(
     check_kind("grouped_quantize", "quantizer", quantizer, GroupedQuantizer, others)
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
     check_float("grouped_quantize", x.dtype)
-    if sizes.size != len(quantizer.quantizers):
+    count = len(quantizer.quantizers)
+    # Without state of its own, a set for all experts also quantizes the experts of one device.
+    if sizes.size != count and not (quantizer.scaling_mode.is_block_scaling and sizes.size < count):
         raise ValueError(
-            "grouped_quantize: group_sizes must have one size per quantizer, "
-            f"{len(quantizer.quantizers)}, got {sizes.size}"
+            f"grouped_quantize: group_sizes must have one size per quantizer, {count}, got "
+            f"{sizes.size}"
         )
     for own in quantizer.quantizers:
         if isinstance(own, NVFP4Quantizer) and not own.rounds_plainly:

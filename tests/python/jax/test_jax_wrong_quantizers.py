@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -157,3 +159,31 @@ def test_numbers_and_dtypes_that_factories_refuse() -> None:
         refused(call, error, message)
     assert create(0, MXFP8, E4M3) == () and len(create(np.int64(2), CURRENT, E4M3)) == 2
     assert create(1, MXFP8, E4M3, n_groups=np.int64(2)).n_groups == 2
+
+
+def test_quantizers_of_a_group_that_do_not_fit_together() -> None:
+    own, other = BlockScaleQuantizer(E4M3), BlockScaleQuantizer(jnp.float8_e5m2)
+    current, delayed = CurrentScaleQuantizer(E4M3), DelayedScaleQuantizer(E4M3, CURRENT)
+    groups, nothing = set_of(MXFP8, n_groups=1).x, ()
+
+    def grouped(mode: ScalingMode, *quantizers: Quantizer, n_groups: int) -> GroupedQuantizer:
+        return GroupedQuantizer(E4M3, mode, n_groups=n_groups, quantizers=quantizers)
+
+    assert grouped(MXFP8, own, own, n_groups=2).quantizers == (own, own)
+    for quantizers, count in ((nothing, 1), ((own, own), 3), ((own, own), 1), ((None, None), 1)):
+        message = f"quantizer: quantizers must be one per group, {count}, got {len(quantizers)}"
+        refused(partial(grouped, MXFP8, *quantizers, n_groups=count), ValueError, message)
+    for mode, quantizers, got in (
+        (MXFP8, (own, other), "a BlockScaleQuantizer of MXFP8_1D_SCALING and float8_e5m2"),
+        (MXFP8, (own, current), "a CurrentScaleQuantizer of CURRENT_TENSOR_SCALING and "
+         "float8_e4m3fn"),
+        (CURRENT, (current, delayed), "a DelayedScaleQuantizer of CURRENT_TENSOR_SCALING and "
+         "float8_e4m3fn"),
+        (MXFP8, (own, groups), "a GroupedQuantizer of MXFP8_1D_SCALING and float8_e4m3fn"),
+        (MXFP8, (own, "mxfp8_e4m3"), "'mxfp8_e4m3'"),
+    ):  # fmt: skip
+        message = (
+            f"quantizer: quantizers must be for one tensor, of one class, {mode.name} and "
+            f"float8_e4m3fn, got {got} for group 1"
+        )
+        refused(partial(grouped, mode, *quantizers, n_groups=2), ValueError, message)

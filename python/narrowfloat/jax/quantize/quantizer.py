@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.common.recipe import DelayedScaling
-from narrowfloat.jax._arguments import check_array, check_kind, check_number, count_of
+from narrowfloat.jax._arguments import check_array, check_kind, check_number, count_of, text_of
 from narrowfloat.jax.primitives import amax as amax_calls
 from narrowfloat.jax.primitives.array_types import check_float
 from narrowfloat.jax.primitives.quantize import STATE_WORDS, DBiasQuantizePrimitive
@@ -386,12 +386,20 @@ class NVFP4Quantizer(Quantizer):
         )
 
 
+def _description(quantizer: object) -> str:
+    if not isinstance(quantizer, Quantizer):
+        return text_of(quantizer)
+    name = type(quantizer).__name__
+    return f"a {name} of {quantizer.scaling_mode.name} and {quantizer.q_dtype}"
+
+
 @pytree(["quantizers"])
 @dataclass
 class GroupedQuantizer(Quantizer):
     """One quantizer per group of rows; without `quantizers`, n_groups equal ones are made.
 
-    Errors: as Quantizer; ValueError for less than one group. Quantizing a tensor without groups
+    Errors: as Quantizer; ValueError for less than one group, another number of quantizers than
+    n_groups, or a quantizer of another class, dtype or mode. Quantizing a tensor without groups
     raises TypeError.
     """
 
@@ -406,11 +414,28 @@ class GroupedQuantizer(Quantizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.n_groups = count_of("quantizer", "n_groups", self.n_groups, 1)
-        if self.quantizers[0] is None:
+        if self.quantizers == (None,):
             self.quantizers = create_quantizers(
                 self.n_groups, self.scaling_mode, q_dtype=self.q_dtype, q_layout=self.q_layout
             )
+        self._check_quantizers()
         self.data_layout = self.quantizers[0].data_layout
+
+    def _check_quantizers(self) -> None:
+        if len(self.quantizers) != self.n_groups:
+            raise ValueError(
+                f"quantizer: quantizers must be one per group, {self.n_groups}, got "
+                f"{len(self.quantizers)}"
+            )
+        for group, own in enumerate(self.quantizers):
+            is_single = isinstance(own, Quantizer) and not isinstance(own, GroupedQuantizer)
+            alike = type(own) is type(self.quantizers[0]) and own.scaling_mode is self.scaling_mode
+            if not is_single or not alike or own.q_dtype != self.q_dtype:
+                raise ValueError(
+                    "quantizer: quantizers must be for one tensor, of one class, "
+                    f"{self.scaling_mode.name} and {self.q_dtype}, got {_description(own)} for "
+                    f"group {group}"
+                )
 
     def update(self, amax: jax.Array) -> None:
         """Updates each group's quantizer with the group's amax."""

@@ -25,11 +25,19 @@ class ProcessSetting:
     Owners are objects. They may remove their settings in any order and from any thread. A setting
     becomes permanent when its owner is deleted. Assigning `value` is a permanent setting too.
     set() and take_back() call `apply`, if given, with the current value; an assignment does not.
+    read: returns the value of a setting that other code may also change; a change counts as an
+    assignment.
     """
 
-    def __init__(self, value: str, apply: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        value: str,
+        apply: Callable[[str], object] | None = None,
+        read: Callable[[], str] | None = None,
+    ) -> None:
         self.value = value
         self._apply = apply
+        self._read = read
         self._lock = threading.Lock()
         self._settings: list[_Setting] = [_Setting(None, value)]
 
@@ -61,6 +69,8 @@ class ProcessSetting:
             self._hold_latest()
 
     def _note_assigned(self) -> None:
+        if self._read is not None:
+            self.value = self._read()
         if self.value != self._settings[-1].value:
             self._settings.append(_Setting(None, self.value))
 

@@ -27,7 +27,8 @@ _mode = config.enum_state(
     include_in_jit_key=True,
     include_in_trace_context=True,
 )
-_process = ProcessSetting(_mode.value, partial(jax.config.update, _NAME))
+# get_global(): programs may also set the option by jax.config.update().
+_process = ProcessSetting(_mode.value, partial(jax.config.update, _NAME), _mode.get_global)
 
 
 class product_mode:

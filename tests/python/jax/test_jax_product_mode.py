@@ -191,6 +191,21 @@ def test_the_setting() -> None:
             product_mode(wrong)
 
 
+def test_a_context_restores_the_option_that_jax_updated() -> None:
+    try:
+        jax.config.update("narrowfloat_product_mode", "fast")
+        with product_mode("reproducible"):
+            assert get_product_mode() == "reproducible"
+        assert get_product_mode() == "fast"
+        before = product_mode("fast")
+        jax.config.update("narrowfloat_product_mode", "reproducible")
+        with before:
+            assert get_product_mode() == "fast"
+        assert get_product_mode() == "reproducible"
+    finally:
+        jax.config.update("narrowfloat_product_mode", "reproducible")
+
+
 def test_contexts_are_of_one_thread_and_end_in_any_order() -> None:
     first, second = product_mode("fast"), product_mode("fast")
     with first:

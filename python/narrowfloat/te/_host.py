@@ -60,23 +60,37 @@ def refuse_other_versions() -> None:
         raise ImportError(f"narrowfloat.te: needs {PACKAGE} {oldest} to {newest}, got {version}")
 
 
-def refuse_real_module() -> None:
-    """Raises ImportError if TransformerEngine runs on a GPU here, unless the user wants the CPU."""
-    if os.environ.get(BESIDE_GPU) == "1" or not _is_real_module_installed():
-        return
-    import torch
+def refuse_real_module(framework: str, has_gpu: Callable[[], bool]) -> None:
+    """Raises ImportError if TransformerEngine runs on a GPU here, unless the user wants the CPU.
 
-    if torch.cuda.is_available():
+    framework: `torch` or `jax`. has_gpu: is called only if the framework's real native module is
+    installed.
+    """
+    if os.environ.get(BESIDE_GPU) == "1" or not _is_real_module_installed(framework):
+        return
+    if has_gpu():
         raise ImportError(
             f"narrowfloat.te: a GPU and {PACKAGE}'s own native module are there, which this "
             f"module would hide; set {BESIDE_GPU}=1 to run on the CPU all the same"
         )
 
 
-def _is_real_module_installed() -> bool:
+def _is_real_module_installed(framework: str) -> bool:
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return bool(metadata.distribution(f"{PACKAGE}_torch"))
+        return bool(metadata.distribution(f"{PACKAGE}_{framework}"))
     return False
+
+
+def _pytorch_has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _jax_has_gpu() -> bool:
+    import jax
+
+    return any(device.platform == "gpu" for device in jax.devices())
 
 
 def set_environment() -> None:
@@ -87,9 +101,15 @@ def set_environment() -> None:
 
 def run_package(module: ModuleType, run: Callable[[], None]) -> None:
     """Runs TransformerEngine's top module, after a check that imports PyTorch."""
-    refuse_real_module()
+    refuse_real_module("torch", _pytorch_has_gpu)
     with _frameworks_on_demand(), _collection_paused():
         run()
+
+
+def run_jax(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs transformer_engine.jax, after a check that starts JAX's devices."""
+    refuse_real_module("jax", _jax_has_gpu)
+    run()
 
 
 @contextlib.contextmanager
@@ -216,6 +236,7 @@ def install() -> None:
             PACKAGE: run_package,
             f"{PACKAGE}.common": run_common,
             _ATTENTION: run_attention,
+            f"{PACKAGE}.jax": run_jax,
             f"{PACKAGE}.jax.cpp_extensions": run_primitives,
             f"{PACKAGE}.jax.cpp_extensions.base": run_base,
             f"{PACKAGE}.pytorch.jit": run_fused,

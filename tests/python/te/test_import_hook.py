@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import pytest
 from lookalike import Run, write
 
 START = "import narrowfloat.te, transformer_engine.pytorch as te; "
@@ -168,17 +169,34 @@ def test_other_versions_are_refused(run: Run, tmp_path: Path) -> None:
         assert (done.returncode == 0) == fits
 
 
-def test_a_gpu_with_the_real_native_module_is_refused_unless_asked(run: Run, site: Path) -> None:
-    info = "transformer_engine_torch-2.20.2.dist-info/METADATA"
-    write(site, {info: "Metadata-Version: 2.1\nName: transformer_engine_torch\nVersion: 2.20.2"})
-    code = "import sys, types; torch = sys.modules['torch'] = types.ModuleType('torch'); "
-    code += "torch.cuda = types.SimpleNamespace(is_available=lambda: True); " + START
+# By framework: a module that finds a GPU, and the import of TransformerEngine for the framework.
+ON_GPU = {
+    "torch": (
+        "import sys, types; torch = sys.modules['torch'] = types.ModuleType('torch'); "
+        "torch.cuda = types.SimpleNamespace(is_available=lambda: True); " + START
+    ),
+    "jax": (
+        "import sys, types; jax = sys.modules['jax'] = types.ModuleType('jax'); "
+        "jax.devices = lambda: [types.SimpleNamespace(platform='gpu')]; "
+        "import narrowfloat.te, transformer_engine.jax; "
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", list(ON_GPU))
+def test_a_gpu_with_the_real_native_module_is_refused_unless_asked(
+    run: Run, site: Path, framework: str
+) -> None:
+    name = f"transformer_engine_{framework}"
+    info = f"{name}-2.20.2.dist-info/METADATA"
+    write(site, {info: f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.20.2"})
+    code = ON_GPU[framework] + "print('ran')"
     done = run("-c", code)
     assert done.stderr.endswith(
         "ImportError: narrowfloat.te: a GPU and transformer_engine's own native module are there, "
         "which this module would hide; set NF_TE_BESIDE_GPU=1 to run on the CPU all the same\n"
     )
-    assert run("-c", code + "print('ran')", NF_TE_BESIDE_GPU="1").stdout == "ran\n"
+    assert run("-c", code, NF_TE_BESIDE_GPU="1").stdout == "ran\n"
 
 
 def test_files_of_the_package_are_rewritten_when_the_host_loads_them_by_path(

@@ -63,6 +63,21 @@ def test_vmap_gives_each_item_its_own_scales(mode: ScalingMode, dtype: str) -> N
             assert code_bytes(whole)[i].tobytes() == code_bytes(alone).tobytes()
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_items_of_vmap_share_random_bits_unless_the_state_is_mapped(is_mapped: bool) -> None:
+    x = jnp.broadcast_to(jnp.asarray(hostile((32, 64), "float32")), (2, 32, 64))
+    words = jnp.asarray([[1, 2, 3, 4], [5, 6, 7, 8]], jnp.uint32)
+
+    def codes(a: jax.Array, state: jax.Array) -> jax.Array:
+        quantizer = make(*MODES[5], QuantizeLayout.ROWWISE, stochastic_rounding_rng_state=state)
+        return quantize(a, quantizer).data
+
+    mapped = jax.vmap(codes, (0, 0 if is_mapped else None))
+    first, second = map(code_bytes, mapped(x, words if is_mapped else words[0]))
+    assert (first != second).any() == is_mapped
+    np.testing.assert_array_equal(second, code_bytes(codes(x[0], words[int(is_mapped)])))
+
+
 def test_vmap_over_vmap_and_over_values() -> None:
     x = hostile((2, 2, 32, 32))
 

@@ -345,6 +345,7 @@ class NVFP4Quantizer(Quantizer):
     """Quantizes to 4-bit codes with one scale per block and an amax of the tensor.
 
     stochastic_rounding_rng_state: uint32 (4,), or (n, 4): one row per device; None: to nearest.
+    Under vmap, items use the same random bits unless the state is mapped too.
     use_rht: colwise data hold the random Hadamard transform of the input.
     """
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.experimental.custom_partitioning import SdyShardingRule
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
@@ -31,7 +30,6 @@ from narrowfloat.jax.primitives.base import (
 )
 from narrowfloat.jax.primitives.sharding import (
     Axes,
-    Factors,
     axes_of,
     flat_axes,
     spec_of,
@@ -84,20 +82,6 @@ class _OfInput(BasePrimitive):
             return [largest_over(amax, flat_axes(axes)) for amax in amaxes]
 
         return local, [spec_of(axes)], [PartitionSpec()] * len(results)
-
-    @classmethod
-    def sharding_rule(
-        cls,
-        static: dict[str, Any],
-        mesh: Mesh,
-        operands: Sequence[tuple],
-        results: Sequence[tuple],
-    ) -> SdyShardingRule:
-        factors = Factors(mesh)
-        return factors.rule(
-            [factors.unrelated(shape) for shape in operands],
-            [factors.unrelated(shape) for shape in results],
-        )
 
 
 @register_primitive

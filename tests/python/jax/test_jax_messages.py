@@ -120,6 +120,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
      "dequantize: the sizes of groups must be concrete, got a traced array"),
     (lambda: compute_scale_from_amax(jnp.zeros(2), E4M3, 0.0), ValueError,
      "compute_scale_from_amax: amax must have shape (1,), got (2,)"),
+    (lambda: calculate_post_rht_amax(jnp.ones((16, 32), jnp.bfloat16), 3, False), ValueError,
+     "quantize: flatten_axis must split the dimensions in two, got 3 for 2 dimensions"),
     (lambda: calculate_post_rht_amax(jnp.ones((8, 32), jnp.bfloat16), -1, False), ValueError,
      "rht: the number of rows must be a multiple of 16, got 8"),
     (lambda: apply_rht(jnp.ones((2, 24), jnp.bfloat16)), ValueError,

@@ -35,7 +35,7 @@ from narrowfloat.jax.primitives.sharding import (
     spec_of,
     whole_blocks,
 )
-from narrowfloat.jax.quantize.scaling_modes import check_static
+from narrowfloat.jax.quantize.scaling_modes import check_static, normalize_axis
 
 ONE = ShapedArray((1,), np.dtype(np.float32))
 
@@ -130,10 +130,11 @@ def calculate_post_rht_amax(
     """Returns the amax of `x` (0 unless produce_regular_amax) and the amax of its transformed
     columns.
 
-    Shapes: float32 (1,). Errors: TypeError as calculate_amax(); ValueError if the number of rows is
-    not a multiple of the transform's size.
+    Shapes: float32 (1,). Errors: TypeError as calculate_amax(), or if flatten_axis is not an int;
+    ValueError if flatten_axis does not split the dimensions, or the number of rows is not a
+    multiple of the transform's size.
     """
-    axis = flatten_axis + x.ndim if flatten_axis < 0 else flatten_axis
+    axis = normalize_axis(flatten_axis, x.ndim)
     check_static("rht", x.shape)
     rows = math.prod(x.shape[:axis])
     if rows % _core.HADAMARD_SIZE:
@@ -144,7 +145,7 @@ def calculate_post_rht_amax(
         x,
         rht_matrix_random_sign_mask_t=int(_core.HADAMARD_SIGN_MASK),
         produce_regular_amax=bool(produce_regular_amax),
-        flatten_axis=int(axis),
+        flatten_axis=axis,
     )
     return amax, post_rht_amax
 

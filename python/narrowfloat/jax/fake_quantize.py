@@ -17,7 +17,7 @@ from narrowfloat.jax._arguments import check_array, check_kind
 from narrowfloat.jax.primitives.array_types import Placement, check_float, vary_over, varying_axes
 from narrowfloat.jax.primitives.base import BasePrimitive, register_whole
 from narrowfloat.jax.quantize.quantizer import Quantizer
-from narrowfloat.jax.quantize.scaling_modes import normalize_axis
+from narrowfloat.jax.quantize.scaling_modes import normalize_axis, rotate
 
 
 def zero_cotangents(tree: object) -> object:
@@ -54,7 +54,7 @@ def _straight_through(
     values = cast(jax.Array, quantized.dequantize())
     if not rowwise and quantizer.scaling_mode.is_colwise_transposed:
         axis = values.ndim - flatten_axis % values.ndim
-        values = jnp.transpose(values, (*range(axis, values.ndim), *range(axis)))
+        values = jnp.transpose(values, rotate(range(values.ndim), axis))
     return values, quantizer
 
 

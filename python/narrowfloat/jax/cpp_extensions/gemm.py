@@ -31,6 +31,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
     check_contracted,
     check_static,
     normalize_dims,
+    rotate,
     split_dims,
 )
 from narrowfloat.jax.quantize.tensor import (
@@ -150,7 +151,7 @@ def multiply_factors(
         # the scales of two tensors are one factor of the sums.
         turned = multiply(right, left, None, jnp.float32 if bias is not None else dtype)
         kept = right.side.axis
-        product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
+        product = jnp.transpose(turned, rotate(range(turned.ndim), kept))
         return add_bias(product, bias)
     if bias is not None:
         if jnp.dtype(bias.dtype).name not in FLOAT_NAMES:
@@ -248,8 +249,7 @@ def _values(operand: NoScaleTensor | ScaledTensor1x) -> jax.Array:
     values = dequantize_tensor(operand, jnp.float32)
     if operand.data_layout == "N":
         return values
-    axis = operand.flatten_axis
-    return jnp.transpose(values, (*range(axis, values.ndim), *range(axis)))
+    return jnp.transpose(values, rotate(range(values.ndim), operand.flatten_axis))
 
 
 __all__ = ["gemm", "grouped_gemm", "multiply_factors"]

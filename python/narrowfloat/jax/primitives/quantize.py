@@ -35,8 +35,8 @@ from narrowfloat.jax.quantize.scaling_modes import (
     Shape,
     is_static,
     normalize_axis,
+    rotate,
     split_shape,
-    transpose_shape,
 )
 
 STATE_WORDS = 4
@@ -49,11 +49,6 @@ def mode_of(static: dict[str, Any]) -> ScalingMode:
 
 def layout_of(static: dict[str, Any]) -> QuantizeLayout:
     return next(q for q in QuantizeLayout if int(q.value) == static["q_layout"])
-
-
-def rotate(items: Sequence[Any], axis: int) -> list[Any]:
-    """Returns items of dimensions in the order of transposed data."""
-    return [*items[axis:], *items[:axis]]
 
 
 def block_multiples(mode: ScalingMode, layout: QuantizeLayout, ndim: int, axis: int) -> list[int]:
@@ -212,7 +207,7 @@ def result_shapes(
 ) -> list[Shape]:
     """Returns the shapes of rowwise and colwise data and of rowwise and colwise scales."""
     axis = normalize_axis(flatten_axis, len(shape))
-    turned = transpose_shape(shape, axis) if mode.is_colwise_transposed else tuple(shape)
+    turned = rotate(shape, axis) if mode.is_colwise_transposed else tuple(shape)
     scales = [
         mode.get_scale_shape(data, letter, bool(colwise), padded, axis, True)
         if wanted or not mode.is_block_scaling

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ _enum: Any = IntEnum  # type checkers only find members of literals
 JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
 JAXX_Quantize_Layout = _enum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 Spec = tuple[str | CompoundFactor, ...]
 
@@ -109,10 +110,11 @@ def split_shape(shape: Sequence[int], flatten_axis: int) -> tuple[int, int]:
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
-def transpose_shape(shape: Sequence[int], flatten_axis: int) -> Shape:
-    """Returns the dimensions from `flatten_axis` on, then those before it."""
-    axis = normalize_axis(flatten_axis, len(shape))
-    return tuple(shape[axis:]) + tuple(shape[:axis])
+def rotate(items: Sequence[T], axis: int) -> tuple[T, ...]:
+    """Returns the items of dimensions in the order of transposed data: from `axis` on, then the
+    rest.
+    """
+    return (*items[axis:], *items[:axis])
 
 
 class QuantizeShardyRules(NamedTuple):
@@ -342,16 +344,15 @@ class ScalingMode(Enum):
         `data_shape`.
         """
         layout = self.get_data_layout()
-        turned = (
-            transpose_shape(data_shape, flatten_axis) if layout[1] == "T" else tuple(data_shape)
-        )
+        axis = normalize_axis(flatten_axis, len(data_shape))
+        turned = rotate(data_shape, axis) if layout[1] == "T" else tuple(data_shape)
         shapes = [
             self.get_scale_shape(
                 shape,
                 layout[colwise],
                 bool(colwise),
                 is_padded,
-                normalize_axis(flatten_axis, len(shape)),
+                axis,
                 broadcast_2d_scale_shape_to_1d,
             )
             for colwise, shape in enumerate((tuple(data_shape), turned))
@@ -458,7 +459,7 @@ class ScalingMode(Enum):
                 dim, count = counted[colwise]
                 dims[dim] = count
             turned = colwise and self.is_colwise_transposed
-            return tuple([*dims[axis:], *dims[:axis]] if turned else dims)
+            return rotate(dims, axis) if turned else tuple(dims)
 
         return QuantizeShardyRules(
             tuple(data),

@@ -20,6 +20,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
     Shape,
     TensorUsage,
     normalize_axis,
+    rotate,
 )
 from narrowfloat.jax.sharding import with_sharding_constraint_by_logical_axes
 
@@ -199,8 +200,7 @@ class ScaledTensor1x(ScaledTensor):
         if not names:
             return self
         if self.data_layout == "T":
-            of_input = self.ndim - self.flatten_axis
-            names = (*names[of_input:], *names[:of_input])
+            names = rotate(names, self.ndim - self.flatten_axis)
         lies = functools.partial(with_sharding_constraint_by_logical_axes, logical_axis_names=names)
         blocks = self.scaling_mode.is_block_scaling and self.scale_inv.ndim == self.ndim
         scale_inv = lies(self.scale_inv) if blocks else self.scale_inv

@@ -12,7 +12,12 @@ from jax.typing import DTypeLike
 
 from narrowfloat.jax._arguments import check_array
 from narrowfloat.jax.quantize.dequantizer import dequantize_grouped, dequantize_tensor
-from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
+from narrowfloat.jax.quantize.scaling_modes import (
+    QuantizeLayout,
+    ScalingMode,
+    normalize_axis,
+    rotate,
+)
 from narrowfloat.jax.quantize.tensor import (
     GroupedScaledTensor1x,
     ScaledTensor,
@@ -68,7 +73,7 @@ class ScaledTensorFactory:
             shape = shape[:1] + shape[axis:] + shape[1:axis]
             axis = len(shape) - axis + 1
         elif data_layout == "T":
-            shape, axis = shape[axis:] + shape[:axis], len(shape) - axis
+            shape, axis = rotate(shape, axis), len(shape) - axis
         amax = jnp.zeros((n_groups,), jnp.float32) if amax is None else amax
         return GroupedScaledTensor1x(
             data, scale_inv, amax, first_dims, last_dims, scaling_mode, dq_dtype,

@@ -16,7 +16,7 @@ from narrowfloat.jax.cpp_extensions.amax import AmaxScope
 from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
 from narrowfloat.jax.primitives.array_types import check_float, check_sizes
 from narrowfloat.jax.primitives.dequantize import DequantizePrimitive
-from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive
+from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive, at_own_index
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.quantizer import (
     DelayedScaleQuantizer,
@@ -128,12 +128,9 @@ def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array)
     return scale_from_amax(grouped_amax(x, sizes), quantizer.q_dtype, 0.0, ones)
 
 
-def _at_own_index(packed: jax.Array, scales: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns the packed entries of non-empty groups at their index, and 1 / scale for empty
-    groups.
-    """
-    place = jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)
-    return jnp.where(sizes > 0, packed[place], 1 / scales)
+def _of_every_group(packed: jax.Array, scales: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Returns scale_inv of every group, from the entries of groups with rows."""
+    return jnp.where(sizes > 0, at_own_index(packed, sizes), 1 / scales)
 
 
 def grouped_quantize(
@@ -195,9 +192,9 @@ def grouped_quantize(
     )
     if mode.is_tensor_scaling():
         if layout.has_rowwise:
-            scale_inv = _at_own_index(scale_inv, scales, sizes)
+            scale_inv = _of_every_group(scale_inv, scales, sizes)
         if layout.has_colwise:
-            colwise_scale_inv = _at_own_index(colwise_scale_inv, scales, sizes)
+            colwise_scale_inv = _of_every_group(colwise_scale_inv, scales, sizes)
         quantizer.update(amax)
     letters = mode.get_data_layout()
     return ScaledTensorFactory.create(

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
@@ -55,3 +57,10 @@ class GroupedQuantizePrimitive(BasePrimitive):
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
         return {name: int(static[name]) for name in ("scaling_mode", "q_layout", "flatten_axis")}
+
+
+def at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Returns the scale of each group from the scales of the groups with rows, which the handler
+    stores one after another. The scale of an empty group is undefined.
+    """
+    return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]

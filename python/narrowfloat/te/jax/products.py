@@ -20,6 +20,7 @@ from narrowfloat import _core
 from narrowfloat.jax.cpp_extensions.gemm import multiply_factors
 from narrowfloat.jax.cpp_extensions.grouped_gemm import Part, multiply_group_values
 from narrowfloat.jax.primitives.gemm import Factor, GroupedFactor, Side, multiply_groups
+from narrowfloat.jax.primitives.grouped import at_own_index
 from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.te.jax.enums import JAXX_Scaling_Mode as Mode
 
@@ -163,7 +164,7 @@ def grouped_gemm(
         matrix: tuple[int, int],
     ) -> GroupedFactor:
         if mode in _OF_TENSORS and any(given.size for given in own):
-            scale_inv = _at_own_index(scale_inv, sizes)
+            scale_inv = at_own_index(scale_inv, sizes)
         side = _side(data.dtype, by_columns, mode)
         amax = jnp.zeros(sizes.shape, jnp.float32)
         return GroupedFactor(data.reshape(-1), scale_inv.reshape(-1), amax, side, matrix)
@@ -181,11 +182,6 @@ def grouped_gemm(
 def _part(by_columns: bool, matrix: tuple[int, int]) -> Part:
     rows, cols = matrix
     return Part(by_columns, None if rows < 0 else rows, cols)
-
-
-def _at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns the scale of each group; `packed` has only the scales of groups with rows."""
-    return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]
 
 
 def topk(keys: jax.Array, lengths: jax.Array, *, k_value: int) -> tuple[jax.Array, jax.Array]:

@@ -66,6 +66,11 @@ def store(source: bytes, path: str, entry: Entry) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         file = _file_of(source, path)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as written:
-            written.write(hashlib.sha256(payload).digest() + payload)
-        os.replace(written.name, file)
+        written = tempfile.NamedTemporaryFile(dir=file.parent, delete=False)
+        try:
+            with written:
+                written.write(hashlib.sha256(payload).digest() + payload)
+            os.replace(written.name, file)
+        except OSError:
+            os.unlink(written.name)
+            raise

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the import of a package that looks like TransformerEngine, and its effects elsewhere."""
 
+import os
+import sys
+import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from lookalike import Run, write
+from narrowfloat.te import _code_cache
 
 START = "import narrowfloat.te, transformer_engine.pytorch as te; "
 
@@ -72,6 +77,27 @@ def test_a_damaged_entry_is_made_anew(run: Run, tmp_path: Path) -> None:
     for entry in (tmp_path / "cache/narrowfloat/te").glob("*.code"):
         entry.write_bytes(entry.read_bytes()[:-1])
     assert run("-c", START + "print(te.device())").stdout == "cpu\n"
+
+
+@pytest.mark.parametrize("fails", ["write", "replace"])
+def test_a_failed_write_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    no_space, make = Mock(side_effect=OSError("no space")), tempfile.NamedTemporaryFile
+
+    def full(*args: object, **named: object) -> object:
+        file = make(*args, **named)
+        file.write = no_space
+        return file
+
+    if fails == "write":
+        monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    else:
+        monkeypatch.setattr(os, "replace", no_space)
+    _code_cache.store(b"", "a.py", (compile("", "a.py", "exec"), []))
+    assert no_space.called and not list(_code_cache.folder().iterdir())
 
 
 def test_python_that_writes_no_code_caches_none(run: Run, tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ class DequantizePrimitive(BasePrimitive):
         if not _follows(static, data.shape, scale_inv.shape):
             return super().partition(static, mesh, operands, results)
         blocks = len(scale_inv.shape) > 1
-        axis = normalize_axis(static["flatten_axis"], len(data.shape))
-        multiples = _multiples(static["spec"], len(data.shape), axis) if blocks else None
-        multiples = multiples or [1] * len(data.shape)
+        rank = len(data.shape)
+        axis = normalize_axis(static["flatten_axis"], rank)
+        multiples = _multiples(static["spec"], rank, axis) if blocks else [1] * rank
         axes = whole_blocks(axes_of(data), data.shape, multiples, mesh)
         place = spec_of(axes)
         scales = place if blocks else PartitionSpec()

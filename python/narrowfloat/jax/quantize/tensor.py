@@ -334,4 +334,4 @@ def value_dtype(
     tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
 ) -> DTypeLike:
     """Returns the type of the values of a tensor, quantized or not."""
-    return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
+    return getattr(tensor, "dq_dtype", tensor.data.dtype)

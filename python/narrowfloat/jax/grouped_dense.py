@@ -110,7 +110,8 @@ def _forward(
 def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
     x_tensor, kernel_tensor, group_sizes, bias, quantizer_set, places = kept
     x_tensor, kernel_tensor = read_kept("grouped_dense", x_tensor, kernel_tensor)
-    dy = grouped_quantize(gradient, quantizer_set.dgrad, group_sizes)
+    # The sizes of x are the same; as one array they need no comparison in grouped_gemm().
+    dy = grouped_quantize(gradient, quantizer_set.dgrad, x_tensor.first_dims)
     dx = grouped_gemm(
         cast(GroupedTensor, dy.get_tensor(TensorUsage.LHS)),
         kernel_tensor,

@@ -19,8 +19,10 @@ from narrowfloat.pytorch import (
     autocast,
     quantized_model_init,
 )
+from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.custom_recipes.quantizer_factories import delayed_scaling_factory
-from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole
+from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 
 RECIPE = DelayedScaling(amax_history_len=4, amax_compute_algo="max")
 KEYS = {"scale_fwd", "amax_history_fwd", "scale_bwd", "amax_history_bwd"}
@@ -191,6 +193,29 @@ def test_another_length_of_the_history_keeps_scales() -> None:
     with autocast(recipe=DelayedScaling(amax_history_len=8)):
         model(torch.zeros(32, 32))
         assert torch.equal(model.first.fp8_meta["scaling_fwd"].scale, before)
+
+
+def test_a_recipe_that_a_layer_refuses_changes_nothing() -> None:
+    model, other = trained(), trained()
+    calls = 0
+
+    def fails_in_backward(role: QuantizerRole) -> Float8CurrentScalingQuantizer:
+        nonlocal calls
+        calls += 1
+        if role.tensor_type == "grad_output":
+            raise KeyError(role.tensor_type)
+        return Float8CurrentScalingQuantizer(DType.kFloat8E4M3)
+
+    refused = recipes.NVFP4BlockScaling(nvfp4_4over6="all")
+    for recipe, error in ((refused, ValueError), (CustomRecipe(fails_in_backward), KeyError)):
+        with autocast(recipe=recipe), warnings.catch_warnings(), pytest.raises(error):
+            warnings.simplefilter("ignore")  # of another type
+            model(torch.zeros(32, 32))
+    assert calls == 4
+    assert_goes_on(model, other)
+    states = [network.first._states.export() for network in (model, other)]
+    assert set(states[0]) == KEYS
+    assert all(torch.equal(states[0][name], states[1][name]) for name in KEYS)
 
 
 # Checkpoints of torch.nn.Linear and of TransformerEngine.

@@ -74,7 +74,8 @@ class LayerStates:
         return self._recipe_text is not None and self._recipe_text != repr(recipe)
 
     def _make(self, recipe: Recipe, roles: Roles) -> None:
-        buffers = self._buffers()
+        """Replaces the states of both passes, or raises and replaces none of them."""
+        made: dict[str, tuple[RecipeState, list[Quantizer]]] = {}
         for mode, (key, _) in PASSES.items():
             state = RecipeState.create(
                 recipe, mode=mode, num_quantizers=len(roles[mode]), roles=roles[mode]
@@ -82,10 +83,12 @@ class LayerStates:
             before = self.meta.get(key)
             if before is not None and not state.inherit_state_from(before):
                 _resize(before, state)
-            if before is not None:
-                FP8GlobalStateManager.remove_recipe_state(before)
-            self.meta[key] = state
-            self.quantizers[key] = state.make_quantizers()
+            made[key] = state, state.make_quantizers()
+        buffers = self._buffers()
+        for key, (state, quantizers) in made.items():
+            if key in self.meta:
+                FP8GlobalStateManager.remove_recipe_state(self.meta[key])
+            self.meta[key], self.quantizers[key] = state, quantizers
         now = self._buffers()
         same = len(now) == len(buffers) and all(map(operator.is_, buffers, now))
         if not same:

@@ -298,8 +298,30 @@ def test_what_is_refused() -> None:
         layer(torch.zeros(4, 16))
     assert str(raised.value) == (
         "load_state_dict: the state of delayed scaling must have 3 scales for the forward pass, "
-        "got 6"
+        "got shapes (6,) and (4, 6)"
     )
+    assert layer.fp8_meta == {}
+
+
+@pytest.mark.parametrize("also", [{}, {"scale_bwd": None, "amax_history_bwd": torch.ones(4, 3)}])
+def test_refused_state_changes_nothing(also: dict) -> None:
+    model, other = trained(), trained()
+    state = {name: tensor + 1 for name, tensor in model.first._states.export().items()}
+    state = {**state, "scale_bwd": torch.ones(3), **also}
+    state = {name: tensor for name, tensor in state.items() if tensor is not None}
+    with pytest.raises(ValueError) as raised:
+        model.first.set_extra_state(_extra_state.pack_extra_state(state))
+    names = "scale_bwd and amax_history_bwd"
+    assert str(raised.value) == (
+        f"load_state_dict: the state of delayed scaling must have {names}, got "
+        "amax_history_bwd, amax_history_fwd, scale_fwd"
+        if also
+        else "load_state_dict: the state of delayed scaling must have 2 scales for the backward "
+        "pass, got shapes (3,) and (4, 2)"
+    )
+    assert_goes_on(model, other)
+    with autocast(recipe=DelayedScaling(amax_history_len=8)):
+        model(torch.zeros(32, 32))
 
 
 @pytest.mark.parametrize("options", [{}, {"enabled": False, "calibrating": True}],

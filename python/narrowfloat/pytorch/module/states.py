@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,14 @@ PASSES = {
 }
 
 Roles = dict[str, Sequence[QuantizerRole | None]]
+
+
+class _Load(NamedTuple):
+    """Loaded buffers, and the state that they are for."""
+
+    state: Any
+    scale: torch.Tensor
+    history: torch.Tensor
 
 
 class LayerStates:
@@ -57,7 +65,6 @@ class LayerStates:
         if made:
             with outside_of_fakes():
                 self._make(recipe, roles())
-                self._apply_pending()
             self.recipe, self._recipe_text, self._group = recipe, text, group
             self._is_stale = False
         for state in self.meta.values():
@@ -74,7 +81,7 @@ class LayerStates:
         return self._recipe_text is not None and self._recipe_text != repr(recipe)
 
     def _make(self, recipe: Recipe, roles: Roles) -> None:
-        """Replaces the states of both passes, or raises and replaces none of them."""
+        """Replaces the states of both passes, and applies loaded state; or raises first."""
         made: dict[str, tuple[RecipeState, list[Quantizer]]] = {}
         for mode, (key, _) in PASSES.items():
             state = RecipeState.create(
@@ -84,11 +91,13 @@ class LayerStates:
             if before is not None and not state.inherit_state_from(before):
                 _resize(before, state)
             made[key] = state, state.make_quantizers()
+        loads = _loads(self.pending or {}, {key: state for key, (state, _) in made.items()})
         buffers = self._buffers()
         for key, (state, quantizers) in made.items():
             if key in self.meta:
                 FP8GlobalStateManager.remove_recipe_state(self.meta[key])
             self.meta[key], self.quantizers[key] = state, quantizers
+        self._apply_pending(loads)
         now = self._buffers()
         same = len(now) == len(buffers) and all(map(operator.is_, buffers, now))
         if not same:
@@ -114,35 +123,47 @@ class LayerStates:
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
         """Loads a result of export(); before the first pass, stores it until there is a recipe.
 
-        Errors: ValueError if the layer has another number of quantizers.
+        Errors: ValueError, before anything is changed, if the buffers of a pass are incomplete or
+        the layer has another number of quantizers.
         """
+        loads = _loads(tensors, self.meta)
         self.pending = dict(tensors)
-        self._apply_pending()
+        self._apply_pending(loads)
 
-    def _apply_pending(self) -> None:
+    def _apply_pending(self, loads: list[_Load]) -> None:
         """Copies loaded state into the buffers of the quantizers, if they exist."""
-        if self.pending:  # an empty no_grad region would stay in an exported program
-            with torch.no_grad():
-                self._apply(self.pending)
+        if not loads:
+            return
+        with torch.no_grad():  # an empty region would stay in an exported program
+            for state, scale, history in loads:
+                state.scale.copy_(scale)
+                _copy_history(history, state.amax_history)
+        self.pending = None
 
-    def _apply(self, pending: dict[str, torch.Tensor]) -> None:
-        done = False
-        for mode, (key, suffix) in PASSES.items():
-            state: Any = self.meta.get(key)
-            scale = getattr(state, "scale", None)
-            if scale is None or f"scale_{suffix}" not in pending:
-                continue
-            loaded, history = pending[f"scale_{suffix}"], pending[f"amax_history_{suffix}"]
-            if loaded.shape != scale.shape:
-                raise ValueError(
-                    f"load_state_dict: the state of delayed scaling must have {scale.numel()} "
-                    f"scales for the {mode} pass, got {loaded.numel()}"
-                )
-            scale.copy_(loaded)
-            _copy_history(history, state.amax_history)
-            done = True
-        if done:
-            self.pending = None
+
+def _loads(pending: dict[str, torch.Tensor], meta: dict[str, RecipeState]) -> list[_Load]:
+    """Returns the states of delayed scaling that `pending` has buffers for, after checking them."""
+    found = []
+    for mode, (key, suffix) in PASSES.items():
+        state: Any = meta.get(key)
+        wanted = getattr(state, "scale", None)
+        names = [f"{name}_{suffix}" for name in DELAYED_BUFFERS]
+        buffers = [pending[name] for name in names if name in pending]
+        if wanted is None or not buffers:
+            continue
+        if len(buffers) < len(names):
+            raise ValueError(
+                f"load_state_dict: the state of delayed scaling must have {' and '.join(names)}, "
+                f"got {', '.join(pending)}"
+            )
+        scale, history = buffers
+        if scale.shape != wanted.shape or history.shape[1:] != wanted.shape:
+            raise ValueError(
+                f"load_state_dict: the state of delayed scaling must have {wanted.numel()} scales "
+                f"for the {mode} pass, got shapes {tuple(scale.shape)} and {tuple(history.shape)}"
+            )
+        found.append(_Load(state, scale, history))
+    return found
 
 
 def _resize(before: RecipeState, state: RecipeState) -> None:

@@ -333,3 +333,18 @@ def test_a_weight_that_cannot_be_kept_leaves_its_quantizer(monkeypatch: pytest.M
         with pytest.raises(MemoryError):
             layer(x, is_first_microbatch=True)
     assert quantizer.internal
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_replaced_weight_is_used_and_the_old_one_stays(quantized: bool, is_first: bool) -> None:
+    with quantized_model_init(enabled=quantized, recipe=MXFP8):
+        layer, other = Linear(32, 32, bias=False), Linear(32, 32, bias=False)
+    x, old = torch.randn(32, 32), layer.weight
+    values = old.detach().clone()
+    with autocast(recipe=MXFP8):
+        layer(x, is_first_microbatch=True)
+        layer.weight = other.weight
+        found = layer(x, is_first_microbatch=is_first)
+        assert torch.equal(found, other(x))
+    assert torch.equal(old.detach(), values)

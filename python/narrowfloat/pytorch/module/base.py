@@ -158,8 +158,11 @@ class QuantizedLayer(torch.nn.Module):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
-        """Runs torch.nn.Module's method; links a replaced weight to this state, too."""
+        """Runs torch.nn.Module's method, drops a replaced weight's cached value, and links the new
+        weight to this state.
+        """
         super().register_parameter(name, param)
+        self.__dict__.get("_fp8_workspaces", {}).pop(name, None)
         states = self.__dict__.get("_states")  # absent before _begin()
         if states is not None and states.quantizers and name in self.weight_names:
             self._link_weights()
@@ -233,10 +236,11 @@ class QuantizedLayer(torch.nn.Module):
                 kept = quantize_weight(weight, quantizer, dtype, needs_dgrad=True)
             finally:
                 quantizer.internal = internal
-        elif is_first and kept is not weight:
+        elif is_first:
             quantizer.set_usage(rowwise=True, columnwise=True)
             quantizer.update_quantized(weight, kept)
-        self._fp8_workspaces[name] = kept
+        if kept is not weight:  # the next pass reads the parameter, which may be another one
+            self._fp8_workspaces[name] = kept
         return kept
 
     def _check_recipe_of_weights(self, recipe: Recipe) -> None:

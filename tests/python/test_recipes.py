@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -58,6 +59,12 @@ DEFAULTS: dict[type, dict[str, Any]] = {
 }
 COMMON = {"backward_override": None, "fp8_dpa": False, "fp8_mha": False}
 MADE_BY_THEMSELVES = list(DEFAULTS)
+
+
+class OtherFormat(Enum):
+    """Formats of another library."""
+
+    E4M3 = 1
 
 
 def test_the_module_needs_no_framework() -> None:
@@ -193,6 +200,18 @@ def test_environment(
         *((lambda cls=cls: cls(fp8_format=Format.E5M2),
            f"{cls.__name__}: fp8_format E5M2 in both passes is not supported")
           for cls in MADE_BY_THEMSELVES),
+        *((lambda cls=cls, value=value: cls(fp8_format=value),
+           f"{cls.__name__}: fp8_format must be E4M3 or HYBRID of "
+           f"narrowfloat.common.recipe.Format, got {got}")
+          for cls in MADE_BY_THEMSELVES
+          for value, got in (("E4M3", "'E4M3'"), (OtherFormat.E4M3, "<OtherFormat.E4M3: 1>"),
+                             (Format.E2M1, "E2M1"), (None, "None"))),
+        (lambda: recipe.NVFP4BlockScaling(fp4_format="E2M1"),
+         "NVFP4BlockScaling: fp4_format must be E2M1, got 'E2M1'"),
+        *((lambda algo=algo: recipe.DelayedScaling(amax_compute_algo=algo),
+           "DelayedScaling: amax_compute_algo must be max, most_recent or a function, got "
+           f"{algo!r}")
+          for algo in ("latest", None)),
     ],
 )  # fmt: skip
 def test_rules(make: Callable[[], object], message: str) -> None:

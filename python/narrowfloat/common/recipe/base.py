@@ -44,9 +44,14 @@ class Recipe:
             f"{name}: backward_override must be one of {', '.join(map(repr, BACKWARD_OVERRIDES))}, "
             f"got {self.backward_override!r}",
         )
+        fp8_format = getattr(self, "fp8_format", Format.E4M3)
         require(
-            getattr(self, "fp8_format", None) != Format.E5M2,
-            f"{name}: fp8_format E5M2 in both passes is not supported",
+            fp8_format != Format.E5M2, f"{name}: fp8_format E5M2 in both passes is not supported"
+        )
+        require(
+            fp8_format is Format.E4M3 or fp8_format is Format.HYBRID,
+            f"{name}: fp8_format must be E4M3 or HYBRID of narrowfloat.common.recipe.Format, "
+            f"got {text_of(fp8_format)}",
         )
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -58,8 +63,8 @@ class Recipe:
         text = self.__dict__.get("_text")
         if text is None:
             parts = [f"recipe_type={type(self).__name__}"]
-            parts += [f"{f.name}={_text_of(getattr(self, f.name))}" for f in fields(self)]
-            parts += [f"{k}={_text_of(v)}" for k, v in self._derived().items() if v is not None]
+            parts += [f"{f.name}={text_of(getattr(self, f.name))}" for f in fields(self)]
+            parts += [f"{k}={text_of(v)}" for k, v in self._derived().items() if v is not None]
             text = ", ".join(parts)
             self.__dict__["_text"] = text
         return text
@@ -131,7 +136,8 @@ class Recipe:
         return cls.kind == "custom"
 
 
-def _text_of(value: object) -> str:
+def text_of(value: object) -> str:
+    """Returns a value as the text of a recipe contains it."""
     if isinstance(value, Format):
         return value.name
     if callable(value):

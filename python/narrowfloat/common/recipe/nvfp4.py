@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from narrowfloat.common.recipe.base import Recipe
+from narrowfloat.common.recipe.base import Recipe, text_of
 from narrowfloat.common.recipe.parameters import Format, QParams, flag_of_environment, require
 
 SCOPES = ("none", "weights", "activations", "all")
@@ -65,9 +65,10 @@ class NVFP4BlockScaling(Recipe):
             f"got {self.nvfp4_4over6_err_mode!r}",
         )
         for name, only in (("fp4_format", Format.E2M1), ("fp8_format", Format.E4M3)):
+            value = getattr(self, name)
             require(
-                getattr(self, name) is only,
-                f"NVFP4BlockScaling: {name} must be {only.name}, got {getattr(self, name).name}",
+                value is only,
+                f"NVFP4BlockScaling: {name} must be {only.name}, got {text_of(value)}",
             )
         self.fp4_quant_fwd_inp = QParams(random_hadamard_transform=not self.disable_rht)
         self.fp4_quant_fwd_weight = QParams(fp4_2d_quantization=not self.disable_2d_quantization)

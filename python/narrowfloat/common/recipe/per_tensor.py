@@ -46,6 +46,12 @@ class DelayedScaling(Recipe):
             "DelayedScaling: backward_override must be None, its scales follow what the backward "
             f"pass quantizes, got {self.backward_override!r}",
         )
+        algo = self.amax_compute_algo
+        require(
+            callable(algo) or algo in ("max", "most_recent"),
+            f"DelayedScaling: amax_compute_algo must be max, most_recent or a function, "
+            f"got {algo!r}",
+        )
 
 
 @dataclass(repr=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests narrowfloat.common.recipe without torch: fields, defaults, environment, rules."""
 
+import copy
 import dataclasses
 import pickle
 import subprocess
@@ -302,3 +303,52 @@ def test_repr_is_kept_until_something_changes() -> None:
     current.fp8_quant_fwd_inp = QParams(amax_epsilon=0.5)
     assert repr(current) != before
     assert recipe.DelayedScaling() == recipe.DelayedScaling() != made
+
+
+@dataclasses.dataclass
+class Factory:
+    """A function with a value. It cannot be hashed, and its copies are other functions."""
+
+    value: int = 0
+
+    def __call__(self, role: object) -> object:
+        return self.value
+
+    def method(self, role: object) -> object:
+        return self.value
+
+
+class HashedFactory(Factory):
+    """The same with the identity of its object."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def test_the_text_of_a_function_is_not_given_to_a_later_one() -> None:
+    def made(value: int) -> Callable[[object], int]:
+        return lambda role: value
+
+    # Without a number, freed functions and their successors would have one address.
+    for make in (made, Factory):
+        texts = {repr(recipe.CustomRecipe(qfactory=make(value))) for value in range(50)}
+        assert len(texts) == 50, make
+    factory = Factory()
+    assert repr(recipe.CustomRecipe(factory)) == repr(recipe.CustomRecipe(factory))
+
+
+def test_methods_of_one_object_have_one_text() -> None:
+    first, second = HashedFactory(), HashedFactory()
+    kept = recipe.CustomRecipe(qfactory=first.method)
+    assert repr(kept) == repr(recipe.CustomRecipe(qfactory=first.method))
+    assert repr(kept) != repr(recipe.CustomRecipe(qfactory=second.method))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))],
+                         ids=["deepcopy", "pickle"])  # fmt: skip
+def test_a_copy_with_another_function_has_another_text(copied: Callable) -> None:
+    made = recipe.CustomRecipe(qfactory=Factory())
+    text = repr(made)
+    assert repr(copied(made)) != text
+    plain = recipe.DelayedScaling(margin=1)
+    assert repr(copied(plain)) == repr(plain)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from narrowfloat.common.recipe.parameters import Format, require
 
@@ -58,6 +59,10 @@ class Recipe:
         # The text identifies the recipe in the global state, so every change must clear it.
         self.__dict__.pop("_text", None)
         object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy may have another function, and another process other numbers of functions.
+        return {name: value for name, value in vars(self).items() if name != "_text"}
 
     def __repr__(self) -> str:
         text = self.__dict__.get("_text")
@@ -141,7 +146,22 @@ def text_of(value: object) -> str:
     if isinstance(value, Format):
         return value.name
     if callable(value):
-        # A default repr contains an address, which another function may have later.
         place = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-        return f"{place}@{id(value):x}"
+        return f"{place}@{_number_of(value)}"
     return repr(value)
+
+
+def _number_of(function: Any) -> int:  # noqa: ANN401
+    """Returns the number of a function in this process; equal functions have the same.
+
+    No later function gets the number, as one could get the address.
+    """
+    try:
+        return _numbers.setdefault(function, next(_counter))
+    except TypeError:  # it cannot be hashed or weakly referenced
+        return _held.setdefault(id(function), (function, next(_counter)))[1]
+
+
+_counter = count()
+_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_held: dict[int, tuple[object, int]] = {}  # by address, which stays in use

@@ -6,12 +6,19 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from narrowfloat.common import recipe as recipes
-from narrowfloat.common.recipe import CustomRecipe, DelayedScaling, Float8CurrentScaling
+from narrowfloat.common.recipe import (
+    CustomRecipe,
+    DelayedScaling,
+    Float8CurrentScaling,
+    Format,
+)
 from narrowfloat.pytorch import (
     GroupedLinear,
     Linear,
@@ -21,7 +28,11 @@ from narrowfloat.pytorch import (
 )
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.custom_recipes.quantizer_factories import delayed_scaling_factory
-from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole
+from narrowfloat.pytorch.quantization import (
+    DelayedScalingRequest,
+    FP8GlobalStateManager,
+    QuantizerRole,
+)
 from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 
 RECIPE = DelayedScaling(amax_history_len=4, amax_compute_algo="max")
@@ -193,6 +204,52 @@ def test_another_length_of_the_history_keeps_scales() -> None:
     with autocast(recipe=DelayedScaling(amax_history_len=8)):
         model(torch.zeros(32, 32))
         assert torch.equal(model.first.fp8_meta["scaling_fwd"].scale, before)
+
+
+def asks_for(tensor_types: set[str], **options: Any) -> CustomRecipe:
+    """Returns a recipe with delayed scaling for some tensors and current scaling for others."""
+
+    def factory(role: QuantizerRole | None) -> object:
+        if role is not None and role.tensor_type in tensor_types:
+            return DelayedScalingRequest(**options)
+        return Float8CurrentScalingQuantizer(DType.kFloat8E4M3)
+
+    return CustomRecipe(qfactory=factory)
+
+
+@pytest.mark.parametrize("makes", [DelayedScaling, partial(asks_for, {"weight", "grad_output"})],
+                         ids=["recipe", "requests"])  # fmt: skip
+def test_scales_begin_again_with_other_codes(makes: Callable) -> None:
+    layer, x = Linear(32, 32), torch.randn(32, 32)
+    with autocast(recipe=makes(fp8_format=Format.HYBRID)):
+        layer(x).sum().backward()
+    forward, backward = (layer.fp8_meta[key].scale for key in ("scaling_fwd", "scaling_bwd"))
+    assert (backward != 1).any()
+    for length in (1024, 2):  # the format changes from HYBRID first, and then back
+        fp8_format = Format.E4M3 if length == 1024 else Format.HYBRID
+        with autocast(recipe=makes(fp8_format=fp8_format, amax_history_len=length)):
+            y = layer(x)
+            assert layer.fp8_meta["scaling_fwd"].scale is forward
+            assert (layer.fp8_meta["scaling_bwd"].scale == 1).all()
+            assert not layer.fp8_meta["scaling_bwd"].amax_history.any()
+        y.sum().backward()
+        assert (layer.fp8_meta["scaling_bwd"].scale != 1).any()
+
+
+def test_requests_keep_scales_of_their_slots_only() -> None:
+    layer, x = Linear(32, 32), torch.randn(32, 32)
+    with autocast(recipe=asks_for({"weight"}, amax_history_len=4)):
+        layer(x)
+    state = layer.fp8_meta["scaling_fwd"]
+    scale = state.scale
+    assert scale != 1
+    with autocast(recipe=asks_for({"weight"}, amax_history_len=8)):
+        layer(x)
+        assert layer.fp8_meta["scaling_fwd"].scale is scale
+        assert layer.fp8_meta["scaling_fwd"].amax_history.shape == (8, 1)
+    with autocast(recipe=asks_for({"input"}, amax_history_len=8)):
+        layer(x)
+        assert layer.fp8_meta["scaling_fwd"].scale.tolist() == [1.0]
 
 
 def test_a_recipe_that_a_layer_refuses_changes_nothing() -> None:

@@ -18,6 +18,7 @@ from narrowfloat.pytorch.quantization import (
     QuantizerRole,
     RecipeState,
 )
+from narrowfloat.pytorch.quantization.recipe_states import copy_history
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # TransformerEngine's names of the two passes, in a layer and in its checkpoint.
@@ -87,9 +88,8 @@ class LayerStates:
             state = RecipeState.create(
                 recipe, mode=mode, num_quantizers=len(roles[mode]), roles=roles[mode]
             )
-            before = self.meta.get(key)
-            if before is not None and not state.inherit_state_from(before):
-                _resize(before, state)
+            if key in self.meta:
+                state.continue_from(self.meta[key])
             made[key] = state, state.make_quantizers()
         loads = _loads(self.pending or {}, {key: state for key, (state, _) in made.items()})
         buffers = self._buffers()
@@ -137,7 +137,7 @@ class LayerStates:
         with torch.no_grad():  # an empty region would stay in an exported program
             for state, scale, history in loads:
                 state.scale.copy_(scale)
-                _copy_history(history, state.amax_history)
+                copy_history(history, state.amax_history)
         self.pending = None
 
 
@@ -164,19 +164,3 @@ def _loads(pending: dict[str, torch.Tensor], meta: dict[str, RecipeState]) -> li
             )
         found.append(_Load(state, scale, history))
     return found
-
-
-def _resize(before: RecipeState, state: RecipeState) -> None:
-    """Keeps the scales if only the length of the history changed."""
-    if state.delayed_state is not state or type(before) is not type(state):
-        return
-    if state.num_quantizers == before.num_quantizers:
-        state.scale = before.scale
-        _copy_history(before.amax_history, state.amax_history)
-
-
-def _copy_history(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copies the newest rows that fit; older rows of the target are zero, as in a new history."""
-    rows = min(source.shape[0], target.shape[0])
-    target[:rows].copy_(source[:rows])
-    target[rows:].zero_()

@@ -2,6 +2,7 @@
 """The state of a recipe with quantizers from a factory."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -24,6 +25,7 @@ class CustomRecipeState(
     """Makes one quantizer per slot with the factory; requests share one delayed state."""
 
     _ds_state: DelayedScalingRecipeState | None = None
+    _ds_slots: Sequence[int] = ()  # of its quantizers
 
     def make_quantizers(self) -> list[Quantizer]:
         """Calls the factory once per slot, with its role.
@@ -43,7 +45,7 @@ class CustomRecipeState(
         factory: Any = self.recipe.get_quantizer_factory()
         made: list[Any] = [_checked(factory(role), role) for role in self._factory_roles()]
         slots = [i for i, result in enumerate(made) if isinstance(result, QuantizerRequest)]
-        delayed = self._delayed_quantizers([made[i] for i in slots])
+        delayed = self._delayed_quantizers(slots, [made[i] for i in slots])
         for slot, quantizer in zip(slots, delayed, strict=True):
             made[slot] = quantizer
         return made
@@ -52,7 +54,7 @@ class CustomRecipeState(
         """Runs the base's method, and inherits the delayed state of the requests, if it exists."""
         if not super().inherit_state_from(other):
             return False
-        self._ds_state = other._ds_state
+        self._ds_state, self._ds_slots = other._ds_state, other._ds_slots
         return True
 
     @property
@@ -79,7 +81,9 @@ class CustomRecipeState(
             ]
         return roles
 
-    def _delayed_quantizers(self, requests: list[QuantizerRequest]) -> list[Quantizer]:
+    def _delayed_quantizers(
+        self, slots: list[int], requests: list[QuantizerRequest]
+    ) -> list[Quantizer]:
         if not requests:
             self._ds_state = None
             return []
@@ -93,10 +97,9 @@ class CustomRecipeState(
         state = DelayedScalingRecipeState(
             recipe, mode=self.mode, num_quantizers=len(requests), device=self.device
         )
-        kept = self._ds_state
-        if kept is not None and kept.dtype == state.dtype:
-            state.inherit_state_from(kept)  # only for equal counts and history lengths
-        self._ds_state = state
+        if self._ds_state is not None and self._ds_slots == slots:
+            state.continue_from(self._ds_state)
+        self._ds_state, self._ds_slots = state, slots
         return state.make_quantizers()
 
 

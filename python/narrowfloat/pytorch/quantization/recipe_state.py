@@ -107,6 +107,10 @@ class RecipeState(abc.ABC):
             setattr(self, name, getattr(other, name))
         return True
 
+    def continue_from(self, other: "RecipeState") -> None:
+        """Keeps what is still valid of a replaced state. Call it before make_quantizers()."""
+        self.inherit_state_from(other)
+
     def _slot_role(self, index: int) -> QuantizerRole:
         """Returns the role of a slot; an empty one without roles."""
         role = None if self.roles is None else self.roles[index]

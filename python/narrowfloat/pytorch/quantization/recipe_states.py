@@ -61,6 +61,21 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
             for i in range(self.num_quantizers)
         ]
 
+    def inherit_state_from(self, other: RecipeState) -> bool:
+        """Runs the base's method if the codes are the same; scales depend on the largest code."""
+        return self._has_codes_of(other) and super().inherit_state_from(other)
+
+    def continue_from(self, other: RecipeState) -> None:
+        """Runs the base's method; a history of another length keeps its scales and newest rows."""
+        if self.inherit_state_from(other) or not self._has_codes_of(other):
+            return
+        if self.num_quantizers == other.num_quantizers:
+            self.scale = other.scale
+            copy_history(other.amax_history, self.amax_history)
+
+    def _has_codes_of(self, other: RecipeState) -> bool:
+        return type(other) is type(self) and other.dtype == self.dtype
+
     def update(self, reduced_amax: torch.Tensor | None = None) -> None:
         """Runs one step: shifts the newest amaxes into the history and computes the scales.
 
@@ -69,6 +84,14 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
         fp8_max = get_fp8_max(self.recipe, self.mode == "forward")
         recipe = cast(DelayedScaling, self.recipe)
         update_amax_and_scale(self.amax_history, self.scale, fp8_max, recipe, reduced_amax)
+
+
+@torch.no_grad()
+def copy_history(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copies the newest rows that fit; older rows of the target are zero, as in a new history."""
+    rows = min(source.shape[0], target.shape[0])
+    target[:rows].copy_(source[:rows])
+    target[rows:].zero_()
 
 
 class Float8CurrentScalingRecipeState(

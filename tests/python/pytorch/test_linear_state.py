@@ -2,6 +2,7 @@
 """Tests that a resumed run with delayed scaling has the bits of an uninterrupted run."""
 
 import copy
+import dataclasses
 import io
 import pickle
 import warnings
@@ -459,3 +460,30 @@ def test_another_recipe_over_quantized_weights_warns(is_grouped: bool) -> None:
     with autocast(recipe=DelayedScaling(amax_history_len=1)):
         with pytest.warns(UserWarning, match=text):
             layer(*arguments)
+
+
+def test_roles_of_results_are_used_once_they_are_set() -> None:
+    asked = []
+
+    def factory(role: QuantizerRole | None) -> Float8CurrentScalingQuantizer:
+        asked.append(role)
+        return Float8CurrentScalingQuantizer(DType.kFloat8E4M3)
+
+    layer, x = Linear(32, 32), torch.randn(32, 32)
+    role, other = QuantizerRole("dpa", "qkv", "core"), QuantizerRole("dpa", "do", "core")
+    with autocast(recipe=CustomRecipe(qfactory=factory)):
+        layer(x)
+        assert role not in asked and other not in asked
+        layer.output_quantizer_role = role
+        layer(x)
+        assert asked[-3:-2] == [role] and other not in asked
+        layer.grad_input_quantizer_role = other
+        layer(x)
+        assert (layer.output_quantizer_role, layer.grad_input_quantizer_role) == (role, other)
+        assert asked[-3:] == [role, asked[3], other]
+        calls = len(asked)
+        layer.output_quantizer_role = dataclasses.replace(role)
+        layer(x)
+        assert len(asked) == calls
+    twin = copy.deepcopy(layer)
+    assert (twin.output_quantizer_role, twin.grad_input_quantizer_role) == (role, other)

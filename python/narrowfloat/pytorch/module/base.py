@@ -70,8 +70,8 @@ class QuantizedLayer(torch.nn.Module):
         self._name = f"Layer_{next_layer_number()}" if name is None else name
         self.tp_group, self.tp_size = tp_group, tp_size
         self.parameter_init = parameter_init
-        self.output_quantizer_role: QuantizerRole | None = None
-        self.grad_input_quantizer_role: QuantizerRole | None = None
+        self._output_quantizer_role: QuantizerRole | None = None
+        self._grad_input_quantizer_role: QuantizerRole | None = None
         model_init = FP8GlobalStateManager.get_model_init_state()
         self.primary_weights_in_fp8 = model_init.enabled
         self.preserve_high_precision_init_val = model_init.preserve_high_precision_init_val
@@ -97,6 +97,28 @@ class QuantizedLayer(torch.nn.Module):
         self._states.forget_recipe()
         if self._watcher is not None:
             self._watcher.name = value
+
+    @property
+    def output_quantizer_role(self) -> QuantizerRole | None:
+        """The role of the output's quantizer; None if its consumer is unknown."""
+        return self._output_quantizer_role
+
+    @output_quantizer_role.setter
+    def output_quantizer_role(self, role: QuantizerRole | None) -> None:
+        if role != self._output_quantizer_role:
+            self._output_quantizer_role = role
+            self._states.forget_recipe()
+
+    @property
+    def grad_input_quantizer_role(self) -> QuantizerRole | None:
+        """The role of the quantizer of the input's gradient; None if its consumer is unknown."""
+        return self._grad_input_quantizer_role
+
+    @grad_input_quantizer_role.setter
+    def grad_input_quantizer_role(self, role: QuantizerRole | None) -> None:
+        if role != self._grad_input_quantizer_role:
+            self._grad_input_quantizer_role = role
+            self._states.forget_recipe()
 
     @property
     def fp8_meta(self) -> dict[str, RecipeState]:

@@ -3,6 +3,7 @@
 
 import inspect
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -146,6 +147,34 @@ def test_gradients_of_weights_wait_for_backward_dw() -> None:
     with pytest.raises(RuntimeError, match=r"needs a backward pass for each call, got none left$"):
         layer.backward_dw()
     twin.backward_dw()
+
+
+def test_backward_dw_adds_fused_gradients_only_to_main_grad_and_calls_hooks() -> None:
+    torch.manual_seed(0)
+    layer = Linear(32, 32, fuse_wgrad_accumulation=True, delay_wgrad_compute=True)
+    twin, x, calls = Linear(32, 32), torch.randn(32, 32), []
+    twin.load_state_dict(layer.state_dict())
+    gradients(twin, x)
+    layer.weight.main_grad = torch.zeros(32, 32)
+    layer.weight.grad_added_to_main_grad = False
+
+    def note(name: str) -> None:
+        assert torch.equal(layer.weight.main_grad, twin.weight.grad)
+        assert torch.equal(layer.bias.grad, twin.bias.grad)
+        calls.append(name)
+
+    for name in ("first", "second"):
+        layer.register_wgrad_accumulation_and_reduce_hooks(partial(note, name))
+    gradients(layer, x)
+    assert not layer.weight.main_grad.any() and not calls
+    layer.backward_dw()
+    assert layer.weight.grad is None and layer.weight.grad_added_to_main_grad
+    assert calls == ["first", "second"]
+    plain = Linear(32, 32)
+    plain.register_wgrad_accumulation_and_reduce_hooks(partial(note, "never"))
+    gradients(plain, x)
+    plain.backward_dw()
+    assert calls == ["first", "second"]
 
 
 def saved_bytes(layer: Linear, x: torch.Tensor) -> tuple[set[int], torch.Tensor]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -67,6 +67,7 @@ class QuantizedLayer(torch.nn.Module):
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.delay_wgrad_compute = delay_wgrad_compute
         self.save_original_input = save_original_input
+        self.wgrad_accumulation_and_reduce_hooks: list[Callable[[], object]] = []
         self._name = f"Layer_{next_layer_number()}" if name is None else name
         self.tp_group, self.tp_size = tp_group, tp_size
         self.parameter_init = parameter_init
@@ -356,10 +357,18 @@ class QuantizedLayer(torch.nn.Module):
         """Returns whether backward_dw() computes the gradients of weights."""
         return self.delay_wgrad_compute
 
-    def backward_dw(self) -> None:
-        """Computes and adds the gradients of the oldest backward pass without them.
+    def register_wgrad_accumulation_and_reduce_hooks(
+        self, wgrad_accumulation_and_reduce_hook: Callable[[], object]
+    ) -> None:
+        """Adds a function that backward_dw() calls at its end, after the earlier ones."""
+        self.wgrad_accumulation_and_reduce_hooks.append(wgrad_accumulation_and_reduce_hook)
 
-        Does nothing without delay_wgrad_compute. Errors: RuntimeError if there is no such pass.
+    def backward_dw(self) -> None:
+        """Computes and adds the gradients of the oldest backward pass without them, and then calls
+        the registered hooks.
+
+        With fuse_wgrad_accumulation the gradients of weights are added to main_grad only. Does
+        nothing without delay_wgrad_compute. Errors: RuntimeError if there is no such pass.
         """
         if not self.need_backward_dw():
             return
@@ -368,12 +377,16 @@ class QuantizedLayer(torch.nn.Module):
                 f"backward_dw: layer {self.name} needs a backward pass for each call, got none left"
             )
         dws, dbs = self._delayed_gradients.pop(0)()
+        if self.fuse_wgrad_accumulation:
+            dws = [None] * len(dws)  # of zeros, for autograd
         parameters: list[Any] = [*self._weights(), *self._biases()]
         for parameter, gradient in zip(parameters, [*dws, *dbs], strict=True):
             if gradient is not None:
                 gradient = gradient.to(parameter.dtype)
                 before = parameter.grad
                 parameter.grad = gradient if before is None else before + gradient
+        for hook in self.wgrad_accumulation_and_reduce_hooks:
+            hook()
 
     # Copies and checkpoints.
 

@@ -87,7 +87,8 @@ def test_the_first_module_is_first_once() -> None:
 def test_one_object_is_entered_once_at_a_time() -> None:
     context = autocast()
     for _ in range(2):
-        with context:
+        with context as entered:
+            assert entered is context
             with pytest.raises(RuntimeError) as raised:
                 context.__enter__()
             assert str(raised.value) == (
@@ -100,8 +101,8 @@ def test_one_object_is_entered_once_at_a_time() -> None:
 def test_delayed_scaling_has_no_place_in_a_graph() -> None:
     def within(made: recipe.Recipe) -> object:
         def function(x: torch.Tensor) -> torch.Tensor:
-            with autocast(recipe=made):
-                return x * 2
+            with autocast(recipe=made) as context:
+                return x * 2 if context.enabled else x
 
         torch._dynamo.reset()
         return torch.compile(function, fullgraph=True, backend="eager")

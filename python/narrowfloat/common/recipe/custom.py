@@ -14,8 +14,9 @@ class CustomRecipe(Recipe):
     """Makes quantizers with a function of the caller.
 
     qfactory: called with a QuantizerRole once per tensor; returns a Quantizer or a
-    QuantizerRequest. fp8_format: of requests that name no format. quantization_alignment: the
-    multiple that layers pad rows to; ValueError unless it is a positive integer.
+    QuantizerRequest. fp8_format: has no effect on the factory's quantizers and requests; functions
+    such as get_fp8_te_dtype read it. quantization_alignment: the multiple that layers pad rows to;
+    ValueError unless it is a positive integer.
     backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 

@@ -40,9 +40,11 @@ class DelayedScalingRequest(QuantizerRequest):
     reduce_amax: as in DelayedScaling.
     """
 
-    fp8_format: Format = Format.HYBRID
-    margin: int = 0
+    fp8_format: Format = DelayedScaling.fp8_format
+    margin: int = DelayedScaling.margin
     amax_history_len: int = DelayedScaling.amax_history_len
-    amax_compute_algo: str | Callable[[Any], Any] = "max"
-    scaling_factor_compute_algo: Callable[..., Any] | None = None
-    reduce_amax: bool = True
+    amax_compute_algo: str | Callable[[Any], Any] = DelayedScaling.amax_compute_algo
+    scaling_factor_compute_algo: Callable[..., Any] | None = (
+        DelayedScaling.scaling_factor_compute_algo
+    )
+    reduce_amax: bool = DelayedScaling.reduce_amax

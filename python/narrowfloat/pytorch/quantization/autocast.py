@@ -110,7 +110,7 @@ def quantized_model_init(
     before = FP8GlobalStateManager.get_model_init_state()
     autocast_before = FP8GlobalStateManager.get_autocast_state()
     FP8GlobalStateManager.set_model_init_state(
-        ModelInitState(enabled, recipe, preserve_high_precision_init_val)
+        ModelInitState(enabled, preserve_high_precision_init_val)
     )
     inside = FP8GlobalStateManager.get_autocast_state()
     inside.recipe = get_default_recipe() if recipe is None else recipe

@@ -39,7 +39,6 @@ class ModelInitState:
     """The settings that a quantized_model_init sets and restores."""
 
     enabled: bool = False
-    recipe: Recipe | None = None
     preserve_high_precision_init_val: bool = False
 
 

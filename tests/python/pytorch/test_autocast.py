@@ -80,8 +80,12 @@ def test_the_first_module_is_first_once() -> None:
         assert manager.is_first_fp8_module() is False
         with autocast():
             assert manager.is_first_fp8_module() is False
-    with autocast(), autocast():
+    with autocast():
+        with autocast():
+            assert manager.is_first_fp8_module() is True
+        # The end of the inner autocast restores the setting from its begin.
         assert manager.is_first_fp8_module() is True
+        assert manager.is_first_fp8_module() is False
 
 
 def test_one_object_is_entered_once_at_a_time() -> None:

@@ -229,8 +229,9 @@ class RunningLayer(QuantizedLayer):
     ) -> bool:
         """Returns whether the backward pass of this pass ends with a step of delayed scaling.
 
-        The first layer of an autocast runs it, because its backward pass is the last. Stores the
-        state of a pass that torch.utils.checkpoint will run again.
+        The first layer of an autocast runs it, because its backward pass is the last; a layer after
+        an inner autocast may run one more (is_first_fp8_module). Stores the state of a pass that
+        torch.utils.checkpoint will run again.
         """
         places = running_places()
         will_run_again = any(not place.is_again for place in places)

@@ -151,7 +151,9 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_first_fp8_module(cls) -> bool:
-        """Returns True once in each outermost autocast."""
+        """Returns True in the first call in an outermost autocast, and in the first call after an
+        inner one that began before it: its end restores the setting, as in TransformerEngine.
+        """
         first = cls._autocast.is_first_module
         cls._autocast.is_first_module = False
         return first

@@ -2,6 +2,7 @@
 """Tests that layers in torch.utils.checkpoint have the same bytes in the second pass."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -102,6 +103,34 @@ def test_gradients_are_those_without_a_checkpoint(
     expected = train(plain, recipe, inside, passes)
     found = train(again(reentrant), recipe, inside, passes)
     for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["hooks", "reentrant"])
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: type(recipe).__name__)
+def test_a_plain_pass_of_a_layer_stays_plain(recipe: Recipe, inside: bool, reentrant: bool) -> None:
+    def trained(run: Wrapped) -> list[torch.Tensor]:
+        FP8GlobalStateManager.reset()
+        torch.manual_seed(0)
+        layer, found = Linear(32, 32), []
+
+        def block(x: torch.Tensor) -> torch.Tensor:
+            with autocast(enabled=False):
+                x = layer(x)
+            with autocast(recipe=recipe) if inside else nullcontext():
+                return layer(torch.relu(x))
+
+        for _ in range(2):
+            x = torch.randn(32, 32, requires_grad=True)
+            with nullcontext() if inside else autocast(recipe=recipe):
+                y = run(block, x)
+            y.square().sum().backward()
+            found += [y.detach(), x.grad, layer.weight.grad.clone()]
+        return found
+
+    expected = trained(plain)
+    for a, b in zip(trained(again(reentrant)), expected, strict=True):
         assert torch.equal(a, b)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from narrowfloat.common.recipe import Recipe
-from narrowfloat.pytorch._autograd import running_transform
+from narrowfloat.pytorch._autograd import is_in_backward, running_transform
 from narrowfloat.pytorch._checkpoint_modes import hidden_from_checkpoints
 from narrowfloat.pytorch._product_mode import get_product_mode
 from narrowfloat.pytorch._types import Group
@@ -65,7 +65,9 @@ class RunningLayer(QuantizedLayer):
         """Implements forward() outside of graphs."""
         if any(is_gathered(weight) for weight in self._weights()):
             note_forward(self, may_run_again())
-        again = first_pass_of(self)
+        again = None
+        if is_in_backward() and not FP8GlobalStateManager.is_plain_again():
+            again = first_pass_of(self)
         if again is None:
             return self._run_pass(None, *args)
         before = FP8GlobalStateManager.get_autocast_state()

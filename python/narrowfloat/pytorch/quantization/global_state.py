@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class AutocastState:
-    """The settings that an autocast sets and restores."""
+    """The settings that an autocast sets and restores. in_backward: whether a backward pass entered
+    it, in a function that torch.utils.checkpoint runs again.
+    """
 
     enabled: bool = False
     calibrating: bool = False
     recipe: Recipe | None = None
     group: ProcessGroup | None = None
     is_first_module: bool = False
+    in_backward: bool = False
 
 
 @dataclass
@@ -159,6 +162,11 @@ class FP8GlobalStateManager:
         return first
 
     @classmethod
+    def is_plain_again(cls) -> bool:
+        """Returns whether a recomputed function entered an autocast that does not quantize."""
+        return cls._autocast.in_backward and not cls._autocast.enabled
+
+    @classmethod
     def get_autocast_state(cls) -> AutocastState:
         """Returns a copy of the running autocast's settings."""
         return replace(cls._autocast)
@@ -174,7 +182,7 @@ class FP8GlobalStateManager:
     ) -> None:
         """Begins an autocast. The recipe of a disabled one is kept, but not used."""
         first = cls._depth == 0 or cls._autocast.is_first_module
-        cls._autocast = AutocastState(enabled, calibrating, recipe, group, first)
+        cls._autocast = AutocastState(enabled, calibrating, recipe, group, first, is_in_backward())
         cls._depth += 1
 
     @classmethod

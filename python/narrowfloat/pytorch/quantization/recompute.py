@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import checkpoint
 
-from narrowfloat.pytorch._autograd import is_in_backward
-
 _ATTRIBUTE = "_narrowfloat_passes"
 
 
@@ -133,9 +131,13 @@ def remember(places: list[Place], passed: FirstPass) -> None:
 
 
 def first_pass_of(layer: torch.nn.Module) -> FirstPass | None:
-    """Returns the state of the first pass if this pass is a recomputation, else None."""
-    if not is_in_backward():
-        return None
+    """Returns the state of the first pass if this pass of a backward pass is a recomputation, else
+    None.
+
+    Only quantized passes are stored, so the caller must exclude passes in an autocast that does not
+    quantize. Not recognized: a pass in no autocast of the checkpointed function, before a quantized
+    pass of the same layer in an autocast of the function.
+    """
     place = next((place for place in running_places() if place.is_again), None)
     passes = None if place is None else getattr(place.key, _ATTRIBUTE, None)
     if passes is None:

@@ -207,7 +207,11 @@ void AddOption(CLI::App* command, std::string_view name, std::string& value) {
 }
 
 void AddOption(CLI::App* command, std::string_view name, std::vector<std::string>& value) {
-  AddValue(command, name, value)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* option = AddValue(command, name, value);
+  option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  // By default an option of a vector also takes the arguments after its value, and splits a value
+  // in brackets, which may be a pattern, at commas.
+  option->allow_extra_args(false);
 }
 
 }  // namespace narrowfloat::tools

@@ -51,6 +51,26 @@ def test_rules_that_match_nothing_are_named(model: Path, tmp_path: Path) -> None
     )
 
 
+def test_a_list_option_takes_one_value_each_time(model: Path, tmp_path: Path) -> None:
+    out, scheme = tmp_path / "out", ("--scheme", "mxfp8_e4m3")
+    done = run_json("quantize", "--include", "*", "--exclude", "features*", model, out, *scheme)
+    assert (done["tensors_quantized"], done["tensors_copied"]) == (4, 1)
+    stray = run("quantize", model, tmp_path / "no", *scheme, "--exclude", "lm*", "mo*", code=2)
+    assert "mo*" in stray.stderr and not (tmp_path / "no").exists()
+    page = tmp_path / "page.html"
+    found = run_json("report", "--scheme", "nvfp4", "--scheme", "mxfp4", model, "-o", page)
+    assert [each["scheme"] for each in found["schemes"]] == ["nvfp4", "mxfp4"]
+
+
+def test_a_glob_may_begin_and_end_with_brackets(tmp_path: Path) -> None:
+    tensors = {f"{name}.weight{digit}": MATRIX for name in ("lm", "mo", "no") for digit in (1, 2)}
+    source = write_model(tmp_path / "in", [tensors])
+    job = ("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    listed = run_json(*job, "--include", "*", "--exclude", "[l,m]*[2-9]")
+    left = {item["name"]: item["rule"] for item in listed["tensors"] if not item["quantized"]}
+    assert left == dict.fromkeys(("lm.weight2", "mo.weight2"), "--exclude '[l,m]*[2-9]'")
+
+
 @pytest.mark.parametrize(
     ("model_type", "name", "shape"),
     [

@@ -177,6 +177,8 @@ std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) 
 /// Returns the tiles of a weight in the order of their scales.
 std::vector<TilePlace> Tiles(const ForeignWeight& form) {
   std::vector<TilePlace> tiles;
+  // An empty weight may have any number of matrices and rows.
+  if (form.rows == 0 || form.cols == 0) return tiles;
   for (std::size_t matrix = 0; matrix < form.matrices; ++matrix) {
     for (std::size_t row = 0; row * kFp8Block < form.rows; ++row) {
       for (std::size_t col = 0; col * kFp8Block < form.cols; ++col)

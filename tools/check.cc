@@ -6,13 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
@@ -21,7 +19,6 @@
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/weight_check.h"
 #include "narrowfloat/io/write_convention.h"
-#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/command.h"
@@ -43,9 +40,11 @@ struct Finding {
 
 class Checking {
  public:
-  explicit Checking(const io::Checkpoint& in) : in_(in), reader_({.kernels = &ActiveKernels()}) {}
+  /// Appends to `findings`, which the caller keeps after an exception of Run.
+  Checking(const io::Checkpoint& in, const Execution& execution, std::vector<Finding>& findings)
+      : in_(in), reader_(execution), findings_(findings) {}
 
-  std::vector<Finding> Run() {
+  void Run() {
     std::uint64_t total = 0;
     for (const io::TensorLocation& location : in_.tensors()) total += location.tensor->Bytes();
     Progress progress("check", total);
@@ -53,7 +52,6 @@ class Checking {
       CheckTensor(location);
       progress.Add(location.tensor->Bytes(), location.tensor->name);
     }
-    return std::move(findings_);
   }
 
  private:
@@ -125,7 +123,7 @@ class Checking {
 
   const io::Checkpoint& in_;
   TensorReader reader_;
-  std::vector<Finding> findings_;
+  std::vector<Finding>& findings_;
 };
 
 struct CheckOptions {
@@ -144,7 +142,10 @@ void CheckIndex(const io::Checkpoint& in, std::vector<Finding>& findings) {
   }
 }
 
+/// Errors: as ExecutionOf; InvalidArgument if two conventions fit and `options` names none.
 std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
+  // Before the try block: an invalid number of threads is no finding.
+  const Execution execution = ExecutionOf(0);
   std::vector<Finding> findings;
   if (const auto mark = io::FindUnfinishedMark(options.path)) {
     findings.push_back({"", fmt::format("the job that writes this folder is unfinished: it has {}",
@@ -155,7 +156,9 @@ std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
     SayAssumption("check", io::ReadAny("check", in, options.from));
     tensors = in.tensors().size();
     CheckIndex(in, findings);
-    std::ranges::move(Checking(in).Run(), std::back_inserter(findings));
+    Checking(in, execution, findings).Run();
+  } catch (const io::AmbiguousConvention&) {
+    throw;  // --from is missing
   } catch (const InvalidArgument& error) {
     findings.push_back({"", error.what()});  // a damaged file is a finding of this command
   }

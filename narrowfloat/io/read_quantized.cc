@@ -28,8 +28,8 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
     throw InvalidArgument(fmt::format("{}: {}: {}", operation, path, found.reason));
   }
   if (found.name == kAmbiguousName) {
-    throw InvalidArgument(fmt::format("{}: {}: {}; --from (in Python, from_=) must name one",
-                                      operation, path, found.reason));
+    throw AmbiguousConvention(fmt::format("{}: {}: {}; --from (in Python, from_=) must name one",
+                                          operation, path, found.reason));
   }
   const ConventionRow* row = FindConvention(found.name);
   if (row == nullptr) {

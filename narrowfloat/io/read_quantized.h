@@ -5,12 +5,19 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/detect_convention.h"
+#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 
+/// Thrown for a checkpoint that fits two conventions, if the caller names none.
+class AmbiguousConvention : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 /// Detects the convention of a quantized checkpoint, or uses `from` if that is not empty, and
 /// groups the tensors. `operation` begins messages. Errors: InvalidArgument for an unknown `from`,
-/// if no tensor is quantized, metadata is lost, parts are missing or two conventions fit;
+/// if no tensor is quantized, metadata is lost or parts are missing; AmbiguousConvention;
 /// Unsupported for a convention that is not read.
 DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
                                  const std::string& from);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -178,3 +179,9 @@ def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
             "note": False,
         }
     ]
+
+
+def test_a_wrong_variable_is_no_finding(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "f", {"a": np.ones(3, TYPES["BF16"])})
+    done = run("check", path, code=2, env=os.environ | {"NF_NUM_THREADS": "x"})
+    assert done.stdout == "" and "threads: NF_NUM_THREADS must be an integer" in done.stderr

@@ -64,7 +64,8 @@ struct InspectOptions {
 /// Returns the bits per parameter; null for a convention that this build does not read, because its
 /// scales cannot be told from parameters.
 Json BitsPerParameter(const Totals& totals, const io::DetectedConvention& convention) {
-  const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName ||
+  const bool known = convention.name == io::kConventionName ||
+                     convention.detection == io::Detection::kPlain ||
                      io::FindConvention(convention.name) != nullptr;
   if (!known || totals.parameters == 0) return nullptr;
   return 8.0 * static_cast<double>(totals.bytes) / static_cast<double>(totals.parameters);
@@ -115,8 +116,8 @@ Result Run(const InspectOptions& options, bool as_json) {
   io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
   io::DetectedConvention convention = io::DetectConvention(in);
   // Conventions that are not read are shown too.
-  const bool known =
-      io::FindConvention(convention.name) != nullptr || convention.name == io::kAmbiguousName;
+  const bool known = io::FindConvention(convention.name) != nullptr ||
+                     convention.detection == io::Detection::kAmbiguous;
   if (known || !options.from.empty()) convention = io::ReadAny("inspect", in, options.from);
   const Totals totals = Count(in);
   const Json bits = BitsPerParameter(totals, convention);

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +17,16 @@ namespace narrowfloat::io {
 namespace {
 
 using nlohmann::json;
+
+/// Names a checkpoint without quantized tensors.
+constexpr std::string_view kPlainName = "plain";
+
+/// Names a checkpoint with this library's buffers but without their metadata. Programs that read
+/// and save tensors drop the metadata.
+constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
+
+/// Names a checkpoint that fits two conventions with different values.
+constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
 
 /// Returns the convention named in the JSON files beside the tensors, or nullopt. ModelOpt's own
 /// file is read before config.json.
@@ -177,10 +186,11 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
     }
   }
   if (ambiguous == nullptr) return std::nullopt;
-  return {{std::string(kAmbiguousName),
-           fmt::format("the scales '{}' may lie row by row (modelopt, compressed-tensors) or in "
-                       "tiles (comfyui)",
-                       *ambiguous)}};
+  return {{.name = std::string(kAmbiguousName),
+           .reason = fmt::format("the scales '{}' may lie row by row (modelopt, "
+                                 "compressed-tensors) or in tiles (comfyui)",
+                                 *ambiguous),
+           .detection = Detection::kAmbiguous}};
 }
 
 /// Finds codes and scales that fit no row of names. Codes without scales may be unscaled FP8.
@@ -210,11 +220,7 @@ std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
 
 /// Finds the convention. Does not check whether its codes are integers.
 DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
-  if (const std::string* orphan = FindOrphan(checkpoint)) {
-    return {
-        std::string(kLostMetadataName),
-        fmt::format("{}: a buffer of this library that __metadata__ does not describe", *orphan)};
-  }
+  if (const auto lost = FindLostMetadata(checkpoint)) return *lost;
   for (const TensorLocation& location : checkpoint.tensors()) {
     if (location.tensor->quantized) {
       return {std::string(kConventionName), "metadata of its tensors"};
@@ -229,7 +235,9 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
     if (const auto guess = GuessOfNames(checkpoint, *row)) return *guess;
   }
   if (const auto guess = GuessOfRest(checkpoint)) return *guess;
-  return {std::string(kPlainName), "no tensor is quantized"};
+  return {.name = std::string(kPlainName),
+          .reason = "no tensor is quantized",
+          .detection = Detection::kPlain};
 }
 
 /// Returns a convention's name, followed by the format's name from config.json.
@@ -242,6 +250,15 @@ std::string WithFormat(const Checkpoint& checkpoint, std::string_view convention
 }
 
 }  // namespace
+
+std::optional<DetectedConvention> FindLostMetadata(const Checkpoint& checkpoint) {
+  const std::string* orphan = FindOrphan(checkpoint);
+  if (orphan == nullptr) return std::nullopt;
+  return {{.name = std::string(kLostMetadataName),
+           .reason = fmt::format("{}: a buffer of this library that __metadata__ does not describe",
+                                 *orphan),
+           .detection = Detection::kLostMetadata}};
+}
 
 DetectedConvention DetectConvention(const Checkpoint& checkpoint) {
   DetectedConvention found = FindConventionOf(checkpoint);

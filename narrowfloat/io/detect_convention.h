@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "narrowfloat/io/checkpoint.h"
 
 namespace narrowfloat::io {
 
-/// Names a checkpoint without quantized tensors.
-inline constexpr std::string_view kPlainName = "plain";
-
-/// Names a checkpoint with this library's buffers but without their metadata. Programs that read
-/// and save tensors drop the metadata.
-inline constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
-
-/// Names a checkpoint that fits two conventions with different values.
-inline constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
+/// Result of a detection. It is not read from the name, because a quant_method may be any text.
+enum class Detection : std::uint8_t { kConvention, kPlain, kLostMetadata, kAmbiguous };
 
 /// The convention of a checkpoint, and the evidence for it.
 struct DetectedConvention {
@@ -24,6 +18,7 @@ struct DetectedConvention {
                          // checkpoint cannot be read
   std::string reason;    // the evidence in the checkpoint
   bool assumed = false;  // whether there is no evidence; commands then print `reason`
+  Detection detection = Detection::kConvention;
 };
 
 /// Finds the convention of a checkpoint: this library's own by its metadata, others by
@@ -31,5 +26,8 @@ struct DetectedConvention {
 /// types and shapes of the tensors. Errors: InvalidArgument if one of these files is damaged;
 /// IoError.
 DetectedConvention DetectConvention(const Checkpoint& checkpoint);
+
+/// Finds buffers of this library without their metadata, in a checkpoint of any convention.
+std::optional<DetectedConvention> FindLostMetadata(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

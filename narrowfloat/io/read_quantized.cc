@@ -12,9 +12,11 @@
 namespace narrowfloat::io {
 namespace {
 
-/// Returns the convention named by a caller.
-DetectedConvention NamedBy(const std::string& operation, const std::string& from) {
+/// Returns the convention named by a caller, unless the checkpoint has lost metadata.
+DetectedConvention NamedBy(const std::string& operation, const Checkpoint& in,
+                           const std::string& from) {
   CheckIsRead(operation, from);
+  if (const auto lost = FindLostMetadata(in)) return *lost;
   return {from, "named by the caller"};
 }
 
@@ -22,12 +24,12 @@ DetectedConvention NamedBy(const std::string& operation, const std::string& from
 
 DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const std::string& from) {
   const std::string path = in.path().string();
-  DetectedConvention found = from.empty() ? DetectConvention(in) : NamedBy(operation, from);
-  if (found.name == kPlainName || found.name == kConventionName) return found;
-  if (found.name == kLostMetadataName) {
+  DetectedConvention found = from.empty() ? DetectConvention(in) : NamedBy(operation, in, from);
+  if (found.detection == Detection::kPlain || found.name == kConventionName) return found;
+  if (found.detection == Detection::kLostMetadata) {
     throw InvalidArgument(fmt::format("{}: {}: {}", operation, path, found.reason));
   }
-  if (found.name == kAmbiguousName) {
+  if (found.detection == Detection::kAmbiguous) {
     throw AmbiguousConvention(fmt::format("{}: {}: {}; --from (in Python, from_=) must name one",
                                           operation, path, found.reason));
   }
@@ -44,7 +46,7 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
 DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
                                  const std::string& from) {
   DetectedConvention found = ReadAny(operation, in, from);
-  if (found.name != kPlainName) return found;
+  if (found.detection != Detection::kPlain) return found;
   throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none ({})",
                                     operation, in.path().string(), found.reason));
 }

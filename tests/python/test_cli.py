@@ -274,7 +274,8 @@ def test_buffers_without_metadata_are_an_error(model: Path, tmp_path: Path, lost
     inspected = run_json("inspect", path)
     assert inspected["convention"] == "narrowfloat without metadata"
     assert inspected["convention_reason"].endswith("that __metadata__ does not describe")
-    for command in (("dequantize",), ("quantize", "--scheme", "nvfp4")):
+    named = ("dequantize", "--from", "narrowfloat")
+    for command in (("dequantize",), named, ("quantize", "--scheme", "nvfp4")):
         error = run(*command, path, tmp_path / "out", code=2).stderr
         assert "that __metadata__ does not describe" in error
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cli import read_file, run, run_json, write_file
-from foreign_model import E2M1, swizzle
+from foreign_model import E2M1, method, swizzle, write_model
 
 import narrowfloat as nf
 
@@ -191,3 +191,15 @@ def test_long_texts_of_files_are_cut_in_messages(tmp_path: Path) -> None:
         source = write_file(tmp_path / "in.safetensors", tensors, metadata)
         refused = run("dequantize", source, tmp_path / "out.safetensors", code=code)
         assert len(refused.stderr) < 3000 and "xxx..." in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["plain", "modelopt or comfyui", "narrowfloat without metadata"])
+def test_a_method_with_a_name_of_this_library_is_an_unknown_one(name: str, tmp_path: Path) -> None:
+    tensors = {"a.weight": CODES, "b.weight": np.ones((32, 32), np.float32)}
+    source, out = write_model(tmp_path / "in", [tensors], method(name)), tmp_path / "out"
+    quantize = run("quantize", source, out, "--scheme", "mxfp8_e4m3", code=2).stderr
+    assert f"is already quantized as '{name}' (config.json)" in quantize
+    dequantize = run("dequantize", source, out, code=3).stderr
+    assert f"is written as '{name}' (config.json), this build reads" in dequantize
+    assert run_json("inspect", source)["convention"] == name
+    assert not out.exists()

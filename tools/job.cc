@@ -125,10 +125,15 @@ class Job {
     });
   }
 
-  /// Returns whether the other parts have finished the result, and removed its records.
+  /// Returns whether the other parts have finished the result, and removed its records. Compares
+  /// headers, because a part without files does not reject an older result in OUT.
   bool HasAllTargets() const {
     if (in_.folder() && HasMark()) return false;
-    return std::ranges::all_of(Targets(), [](const fs::path& file) { return fs::exists(file); });
+    const auto is_there = [](const ShardPlan& plan) {
+      return !plan.IsWritten() || HasPlannedHeader(plan);
+    };
+    return std::ranges::all_of(plans_, is_there) &&
+           std::ranges::all_of(Targets(), [](const fs::path& file) { return fs::exists(file); });
   }
 
   /// Ensures that the folder has the mark of this job: another part that stopped before it wrote a

@@ -217,15 +217,23 @@ std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts
   return assigned;
 }
 
-bool IsFinished(const ShardPlan& plan) {
+bool HasPlannedHeader(const ShardPlan& plan) {
   try {
-    if (io::ReadSmallFile(RecordPath(plan.out), kMaxRecordBytes) != RecordText(plan)) return false;
     const io::SafetensorsFile file(plan.out);
     return file.header().tensors == plan.contents.tensors &&
            file.header().metadata == plan.contents.metadata;
   } catch (const Error&) {
+    return false;
+  }
+}
+
+bool IsFinished(const ShardPlan& plan) {
+  try {
+    if (io::ReadSmallFile(RecordPath(plan.out), kMaxRecordBytes) != RecordText(plan)) return false;
+  } catch (const Error&) {
     return false;  // a file with any error is not finished
   }
+  return HasPlannedHeader(plan);
 }
 
 void RemoveRecord(const fs::path& file) {

@@ -32,6 +32,10 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesyste
 /// with the fewest bytes. Depends only on the input and the number of parts.
 std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
 
+/// Returns whether there is a file with the planned header; it may be of another job. Requires:
+/// plan.IsWritten().
+bool HasPlannedHeader(const ShardPlan& plan);
+
 /// Returns whether an earlier run of the same job finished this file: its record has the job's hash
 /// and the file has the planned header. Requires: plan.IsWritten().
 bool IsFinished(const ShardPlan& plan);

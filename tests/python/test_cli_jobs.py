@@ -24,6 +24,7 @@ from cli import (
     read_file,
     run,
     run_json,
+    sample,
     sharded,
     write_file,
     write_model,
@@ -85,6 +86,18 @@ def test_a_part_without_files_does_nothing_in_any_order(order: tuple[int, ...], 
         assert out.exists() == (done > 0)
     run("quantize", source, tmp_path / "whole", "--scheme", "mxfp8_e4m3")
     assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
+def test_a_part_without_files_does_not_take_another_result_for_its_own(tmp_path: Path):
+    source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
+    run("quantize", source, out, "--scheme", "mxfp8_e5m2")
+    for scheme, complete in (("mxfp8_e4m3", False), ("mxfp8_e5m2", True)):
+        last = run_json("quantize", source, out, "--scheme", scheme, "--part", "3/3")
+        assert last["complete"] == complete
+    one = write_file(tmp_path / "one", sample(0))
+    (tmp_path / "old").write_bytes(one.read_bytes())
+    second = ("quantize", one, tmp_path / "old", "--scheme", "mxfp8_e4m3", "--part", "2/2")
+    assert not run_json(*second)["complete"]
 
 
 def test_names_of_the_result_that_collide_are_not_the_input_s_fault(tmp_path: Path):

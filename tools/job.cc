@@ -257,7 +257,9 @@ class Job {
         ++result_.tensors_dropped;
         continue;
       }
-      ++(rewriter_.Rewrites(tensor) ? result_.tensors_rewritten : result_.tensors_copied);
+      ++(rewriter_.Leaves(tensor)     ? result_.tensors_left
+         : rewriter_.Rewrites(tensor) ? result_.tensors_rewritten
+                                      : result_.tensors_copied);
       result_.parameters += FlattenShape(tensor.shape()).Size();
     }
     result_.bytes_before += plan.shard->file.header().DataBytes();

@@ -30,6 +30,9 @@ class TensorRewriter {
   /// Returns whether the tensor is rewritten. Other tensors are copied byte for byte.
   virtual bool Rewrites(const io::StoredTensor& tensor) const = 0;
 
+  /// Returns whether a tensor that is rewritten keeps its codes although others are converted.
+  virtual bool Leaves(const io::StoredTensor& /*tensor*/) const { return false; }
+
   /// Returns whether the result does not have the tensor.
   virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }
 
@@ -59,8 +62,9 @@ struct JobOutput {
 Part ParsePart(const std::string& text);
 
 struct JobResult {
-  std::size_t tensors_rewritten = 0, tensors_copied = 0, tensors_dropped = 0;  // in this part
-  std::uint64_t bytes_before = 0, bytes_after = 0;                             // of their tensors
+  std::size_t tensors_rewritten = 0, tensors_copied = 0;  // in this part, as all counts
+  std::size_t tensors_left = 0, tensors_dropped = 0;
+  std::uint64_t bytes_before = 0, bytes_after = 0;  // of their tensors
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
   bool complete = true;              // whether the files of the other parts exist too

@@ -70,6 +70,7 @@ class RequantizeRewriter : public TensorRewriter {
                        options_.leave_misfits ? " leave" : "");
   }
   bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+  bool Leaves(const io::StoredTensor& tensor) const override { return left_.contains(tensor.name); }
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
@@ -79,7 +80,7 @@ class RequantizeRewriter : public TensorRewriter {
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
     const io::CanonicalWeight weight = io::Canonical(tensor, input);
-    if (left_.contains(tensor.name)) return writer_.Write(tensor.name, weight, writer);
+    if (Leaves(tensor)) return writer_.Write(tensor.name, weight, writer);
     io::CanonicalWeight result = Result(tensor.name, weight);
     if (scale_format_ == ScaleFormat::kFp32 && result.form.scale != io::FileDType::kF32) {
       result = io::WithFp32Scales(std::move(result));
@@ -89,7 +90,6 @@ class RequantizeRewriter : public TensorRewriter {
 
   const io::ConventionWriter& writer() const { return writer_; }
   const io::Loss& loss() const { return loss_; }
-  std::size_t left() const { return left_.size(); }
 
  private:
   io::CanonicalWeight Result(const std::string& name, const io::CanonicalWeight& weight) {
@@ -106,7 +106,7 @@ class RequantizeRewriter : public TensorRewriter {
   io::ForeignWeight TargetForm(const io::StoredTensor& tensor) const {
     io::ForeignWeight form = io::FormOf(tensor);
     form.input_scale.clear();  // the result has no input scales
-    if (left_.contains(tensor.name)) return form;
+    if (Leaves(tensor)) return form;
     form.codes = io::FileDType::kF8E4M3;
     form.block = {kFp8Block, kFp8Block};
     form.scale = scale_format_ == ScaleFormat::kFp32 ? io::FileDType::kF32 : io::FileDType::kF8E8M0;
@@ -154,6 +154,24 @@ void CheckTarget(const std::string& to) {
                   to, to));
 }
 
+/// Adds what the values lost. An earlier run has not recorded what those of its files lost.
+void AddLoss(const JobResult& job, const io::Loss& loss, Result& result) {
+  const bool known = job.files_skipped == 0;
+  const auto number = [&](auto value) { return known ? Json(value) : Json(nullptr); };
+  result.json["values_rounded"] = number(loss.values);
+  result.json["values_changed"] = number(loss.changed);
+  result.json["largest_relative_change"] = number(loss.largest);
+  if (!known) {
+    result.text += "changes of values are unknown, because files were already there\n";
+  } else if (loss.changed == 0) {
+    result.text += "every value is as before\n";
+  } else {
+    result.text += fmt::format(
+        "{} of {} values that were rounded again changed, by {:.3g} % of themselves at most\n",
+        loss.changed, loss.values, 100 * loss.largest);
+  }
+}
+
 Result Run(const RequantizeOptions& options) {
   CheckTarget(options.to);
   const InterruptScope interrupts;
@@ -167,24 +185,17 @@ Result Run(const RequantizeOptions& options) {
     out.companions = OwnerCompanions(in, rewriter.writer(), rewriter);
   JobResult job = RunJob(in, out, rewriter);
   job.notes = NotesOf(convention, rewriter.writer().Notes());
-  const io::Loss& loss = rewriter.loss();
   Result result = JobReport(job, "requantized",
                             {{"in", options.in},
                              {"out", options.out},
                              {"from", convention.name},
                              {"to", options.to},
                              {"format", rewriter.writer().FormatName()},
-                             {"tensors_left", rewriter.left()},
-                             {"values_rounded", loss.values},
-                             {"values_changed", loss.changed},
-                             {"largest_relative_change", loss.largest},
+                             {"tensors_left", job.tensors_left},
                              {"part", options.part}});
-  result.text += loss.changed == 0
-                     ? "every value is as before\n"
-                     : fmt::format(
-                           "{} of {} values that were rounded again changed, by {:.3g} % "
-                           "of themselves at most\n",
-                           loss.changed, loss.values, 100 * loss.largest);
+  if (job.tensors_left > 0)
+    result.text += fmt::format("{} left in MXFP4\n", CountText(job.tensors_left, "tensor"));
+  AddLoss(job, rewriter.loss(), result);
   return result;
 }
 

@@ -195,7 +195,7 @@ def test_a_tile_that_does_not_fit_is_named_or_left(tmp_path: Path) -> None:
     left = (*arguments, "--leave-misfits")
     assert "has no form in 'fp8' with the same codes" in run(*left, code=3).stderr
     done = run_json(*left, "--to", "deepseek-v4")
-    assert done["tensors_left"] == 1
+    assert (done["tensors_requantized"], done["tensors_left"]) == (1, 1)
     assert_same_tensors(source, tmp_path / "out")
     assert quantization(tmp_path / "out")["expert_dtype"] == "fp4"
 
@@ -219,6 +219,37 @@ def test_block_fp8_to_powers_of_two_says_what_is_lost(tmp_path: Path) -> None:
     run("requantize", out, tmp_path / "wide", "--scale-format", "f32")
     run("dequantize", tmp_path / "wide", tmp_path / "same", "--dtype", "f32")
     assert_same_tensors(tmp_path / "same", tmp_path / "values")
+
+
+def test_a_resumed_run_says_nothing_of_values_that_it_did_not_see(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek")
+    other = {name.replace("a.", "b.", 1): array for name, array in tensors.items()}
+    source, out = write_model(tmp_path / "in", [tensors, other], config), tmp_path / "out"
+    job = ("requantize", source, out, "--scale-format", "ue8m0")
+    assert run_json(*job, "--part", "1/2")["values_changed"] > 0
+    part = run_json(*job, "--part", "1/2")
+    assert (part["files_written"], part["files_skipped"]) == (0, 1)
+    lost = ("values_rounded", "values_changed", "largest_relative_change")
+    assert [part[key] for key in lost] == [None] * 3
+    said = run(*job).stdout
+    assert said.endswith("changes of values are unknown, because files were already there\n")
+
+
+def test_tensors_that_are_left_count_in_their_part_alone(tmp_path: Path) -> None:
+    exponents = np.full((200, 10), 120, np.uint8)
+    exponents[150, 5] = 140
+    fp4 = {
+        "e.experts.0.w1.weight": packed((200, 320))[0].view(np.int8),
+        "e.experts.0.w1.scale": exponents.view(E8M0),
+    }
+    fp8 = {"a.weight": codes((256, 512)), "a.scale": powers((2, 4)).view(E8M0)}
+    config = method("fp8", weight_block_size=[128, 128], expert_dtype="fp4", scale_fmt="ue8m0")
+    source, out = write_model(tmp_path / "in", [fp8, fp4], config), tmp_path / "out"
+    job = ("requantize", source, out, "--scale-format", "ue8m0", "--to", "deepseek-v4",
+           "--leave-misfits", "--part")  # fmt: skip
+    found = [run_json(*job, part) for part in ("1/2", "2/2")]
+    counts = [(part["tensors_requantized"], part["tensors_left"]) for part in found]
+    assert counts == [(1, 0), (0, 1)]
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:

@@ -245,10 +245,21 @@ class Job {
       }
     }
     CheckInterrupt();
-    if (in_.folder()) Mark();
-    writer.Finish();
-    if (in_.folder()) WriteRecord(plan);
+    Finish(plan, writer);
     ++result_.files_written;
+  }
+
+  /// Moves a file to its path. One that appeared during the run is replaced only with --overwrite.
+  void Finish(const ShardPlan& plan, io::SafetensorsWriter& writer) {
+    if (in_.folder()) {
+      Mark();
+      writer.Finish();
+      WriteRecord(plan);
+    } else if (overwrite_) {
+      writer.Finish();
+    } else if (!writer.FinishNew()) {
+      RefuseToReplace(plan.out);
+    }
   }
 
   void Count(const ShardPlan& plan) {

@@ -273,6 +273,11 @@ std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
   return specs;
 }
 
+[[noreturn]] void RefuseToReplace(const fs::path& page) {
+  throw InvalidArgument(
+      fmt::format("report: {} exists, --overwrite is needed to replace it", page.string()));
+}
+
 /// Rejects a page path that is not writable, before the checkpoint is read. Errors:
 /// InvalidArgument; IoError.
 void CheckPage(const ReportOptions& options) {
@@ -287,10 +292,13 @@ void CheckPage(const ReportOptions& options) {
     throw InvalidArgument(
         fmt::format("report: the folder of the page must exist, got {}", options.out));
   }
-  if (!options.overwrite && fs::exists(status)) {
-    throw InvalidArgument(
-        fmt::format("report: {} exists, --overwrite is needed to replace it", options.out));
-  }
+  if (!options.overwrite && fs::exists(fs::symlink_status(page, error))) RefuseToReplace(page);
+}
+
+/// Writes the page. One that appeared during the run is replaced only with --overwrite.
+void WritePage(const ReportOptions& options, const std::string& text) {
+  if (options.overwrite) return io::WriteSmallFile(options.out, text);
+  if (!io::WriteNewFile(options.out, text)) RefuseToReplace(options.out);
 }
 
 /// Rejects a page that would replace a file of the model: a shard, or any file in the model's
@@ -321,7 +329,7 @@ Result Run(const ReportOptions& options) {
   Result result;
   result.json = {{"in", options.in}, {"out", options.out}};
   result.json.update(Reporting(in, specs, execution).Run());
-  io::WriteSmallFile(options.out, ReportPage(result.json));
+  WritePage(options, ReportPage(result.json));
   std::vector<std::vector<std::string>> rows = {
       {"scheme", "size", "bits", "worst SQNR, dB", "NaN, infinity changed"}};
   for (const Json& scheme : result.json["schemes"]) {

@@ -116,14 +116,23 @@ void SafetensorsWriter::Append(std::string_view name, std::span<const std::byte>
   written += bytes.size();
 }
 
-void SafetensorsWriter::Finish() {
+void SafetensorsWriter::CheckIsFull() const {
   for (const TensorEntry& entry : header_.tensors) {
     const std::uint64_t written = by_name_.at(entry.name).written;
     if (written == entry.Bytes()) continue;
     throw InvalidArgument(fmt::format("{}: '{}' must have {} bytes, got {}", source_, entry.name,
                                       entry.Bytes(), written));
   }
+}
+
+void SafetensorsWriter::Finish() {
+  CheckIsFull();
   file_.Commit();
+}
+
+bool SafetensorsWriter::FinishNew() {
+  CheckIsFull();
+  return file_.CommitNew();
 }
 
 }  // namespace narrowfloat::io

@@ -44,7 +44,7 @@ class SafetensorsFile {
 };
 
 /// Writes a safetensors file: the header from a list of tensors, then their data in pieces, tensors
-/// in any order. The file is created completely by Finish, or not at all.
+/// in any order. The file is created completely by Finish or FinishNew, or not at all.
 class SafetensorsWriter {
  public:
   /// Writes the header. Reads only names, types and shapes of `tensors`. Errors: InvalidArgument as
@@ -61,7 +61,12 @@ class SafetensorsWriter {
   /// Moves the file to its path. Errors: InvalidArgument if a tensor still lacks bytes; IoError.
   void Finish();
 
+  /// Does as Finish if there is no file at the path; otherwise keeps it and returns false.
+  bool FinishNew();
+
  private:
+  void CheckIsFull() const;
+
   struct Progress {
     const TensorEntry* entry;
     std::uint64_t written;

@@ -12,8 +12,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from cli import folder_bytes, program, run, run_json, sharded
+from cli import folder_bytes, program, run, run_json, sharded, write_file
 
 import narrowfloat as nf
 
@@ -147,6 +148,24 @@ def test_parts_that_start_together_finish_the_folder(tmp_path: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), said + second.stderr
     run("quantize", source, tmp_path / "whole", "--scheme", "nvfp4")
     assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("command", ["quantize", "report"])
+def test_a_file_that_appears_during_the_run_is_not_replaced(tmp_path: Path, command: str) -> None:
+    source = write_file(tmp_path / "in", {"a.weight": np.ones((32, 32), np.float32)})
+    out = tmp_path / "out"
+    job = [program(), command, source]
+    job += ["-o", out] if command == "report" else [out, "--scheme", "mxfp8_e4m3"]
+    slow = strace("-e", "trace=fsync", "-e", "inject=fsync:delay_enter=1500000")
+    with subprocess.Popen([*slow, *job], stderr=subprocess.PIPE, text=True) as running:
+        while not any(tmp_path.glob(".narrowfloat-*")):
+            time.sleep(0.001)
+        out.write_bytes(b"precious")
+        said = running.stderr.read()
+    assert running.returncode == 2 and said.endswith(
+        f"narrowfloat: {command}: {out} exists, --overwrite is needed to replace it\n"
+    )
+    assert out.read_bytes() == b"precious" and len(list(tmp_path.iterdir())) == 2
 
 
 def test_files_that_the_job_finished_are_its_own_without_the_mark(tmp_path: Path) -> None:

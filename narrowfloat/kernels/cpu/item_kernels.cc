@@ -122,12 +122,19 @@ HWY_INLINE void UpdateLargest(const std::byte* items, hn::Vec<MagnitudeTag<T> >&
   }
 }
 
+#if HWY_TARGET == HWY_SVE2_128
+#define NF_INLINE_GROUPS HWY_NOINLINE  // g++ 12 crashes if it inlines the function for SVE
+#else
+#define NF_INLINE_GROUPS HWY_INLINE
+#endif
+
 /// Adds the rows of a pass to the sums of the groups from `col` on, kSumCols columns in each. The
 /// number of rows is not a constant, because the compiler would unroll the loop over them and run
 /// out of registers.
 template <class T, bool kWithAmax, std::size_t... kGroups>
-HWY_INLINE void AddToGroups(std::index_sequence<kGroups...> /*groups*/, const SumPass& pass,
-                            std::size_t col, float* sums, hn::Vec<MagnitudeTag<T> >& largest) {
+NF_INLINE_GROUPS void AddToGroups(std::index_sequence<kGroups...> /*groups*/, const SumPass& pass,
+                                  std::size_t col, float* sums,
+                                  hn::Vec<MagnitudeTag<T> >& largest) {
   float* at = sums + col;
   const auto add = [&](const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>& second)
                        NF_INLINE_ATTR {

@@ -60,7 +60,10 @@ class Job {
     for (const ShardPlan* plan : mine_) total += plan->shard->file.header().DataBytes();
     if (HasFiles()) {
       io::RemoveLeftovers(in_.folder() ? out_ : io::FolderOf(out_));
-      if (in_.folder()) Mark();
+      if (in_.folder()) {
+        const FolderLock lock(out_);
+        Mark();
+      }
     }
     NameLeftOut();
     progress_.emplace(rewriter_.Verb(), total);
@@ -138,19 +141,29 @@ class Job {
 
   /// Ensures that the folder has the mark of this job: another part that stopped before it wrote a
   /// file removes the mark. Rejects the mark of another job, which with --overwrite may appear at
-  /// any time. An error removes no mark, because other parts may rely on it.
+  /// any time. An error removes no mark, because other parts may rely on it. Requires: the folder
+  /// is locked.
   void Mark() {
-    const FolderLock lock(out_);
     const fs::path path = io::UnfinishedMark(out_);
     if (overwrite_ && !marked_) {
       io::WriteSmallFile(path, mark_);
     } else if (HasMark()) {
       CheckMark(out_, mark_, rewriter_.Verb());
     } else {
+      CheckKept();
       if (!overwrite_) CheckReplacesNothing();
       if (!io::WriteNewFile(path, mark_)) CheckMark(out_, mark_, rewriter_.Verb());
     }
     marked_ = true;
+  }
+
+  /// Rejects a folder in which another job, with --overwrite, has replaced a file of this run.
+  void CheckKept() const {
+    for (const ShardPlan* plan : done_) {
+      if (IsFinished(*plan)) continue;
+      throw InvalidArgument(fmt::format("{}: {} must stay as this job wrote it, got another job's",
+                                        rewriter_.Verb(), plan->out.string()));
+    }
   }
 
   bool HasMark() const {
@@ -232,6 +245,7 @@ class Job {
     if (in_.folder() && IsFinished(plan)) {
       progress_->Skip(plan.shard->file.header().DataBytes());
       ++result_.files_skipped;
+      done_.push_back(&plan);
       return;
     }
     if (in_.folder()) RemoveRecord(plan.out);
@@ -252,9 +266,12 @@ class Job {
   /// Moves a file to its path. One that appeared during the run is replaced only with --overwrite.
   void Finish(const ShardPlan& plan, io::SafetensorsWriter& writer) {
     if (in_.folder()) {
+      writer.FlushToDisk();  // before the lock, because other parts wait for it
+      const FolderLock lock(out_);
       Mark();
       writer.Finish();
       WriteRecord(plan);
+      done_.push_back(&plan);
     } else if (overwrite_) {
       writer.Finish();
     } else if (!writer.FinishNew()) {
@@ -316,7 +333,10 @@ class Job {
   }
 
   void FinishFolder() {
+    const FolderLock lock(out_);
+    if (HasAllTargets()) return;  // another part has finished the folder
     CheckMark(out_, mark_, rewriter_.Verb());
+    CheckKept();
     CopySideFiles(side_files_, *in_.folder(), out_);
     if (in_.index()) WriteIndex();
     RemoveOthers();
@@ -348,6 +368,7 @@ class Job {
   SideFiles side_files_;
   std::vector<ShardPlan> plans_;
   std::vector<const ShardPlan*> mine_;  // this part's plans, in plans_
+  std::vector<const ShardPlan*> done_;  // those of mine_ that are in a folder, with a record
   std::optional<Progress> progress_;
   ByteBuffer input_;
   std::string mark_;  // text of the folder's mark

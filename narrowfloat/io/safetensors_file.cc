@@ -125,6 +125,11 @@ void SafetensorsWriter::CheckIsFull() const {
   }
 }
 
+void SafetensorsWriter::FlushToDisk() {
+  CheckIsFull();
+  file_.FlushToDisk();
+}
+
 void SafetensorsWriter::Finish() {
   CheckIsFull();
   file_.Commit();

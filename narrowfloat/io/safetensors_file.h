@@ -58,6 +58,10 @@ class SafetensorsWriter {
   /// has fewer bytes; IoError.
   void Append(std::string_view name, std::span<const std::byte> bytes);
 
+  /// Waits until the file's bytes are on the disk, so that Finish only has to move it. Errors: as
+  /// Finish.
+  void FlushToDisk();
+
   /// Moves the file to its path. Errors: InvalidArgument if a tensor still lacks bytes; IoError.
   void Finish();
 

@@ -136,6 +136,28 @@ def strace(*options: str) -> list[str]:
     return command
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["", "overwrite"])
+def test_a_job_that_another_one_replaces_writes_no_further_file(
+    overwrite: list[str], tmp_path: Path
+) -> None:
+    source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
+    # Delays the call that ensures that the second file is on the disk.
+    slow = strace("-e", "trace=fsync", "-e", "inject=fsync:delay_enter=3000000:when=8")
+    job = [program(), "quantize", source, out, "--scheme", "nvfp4", *overwrite]
+    with subprocess.Popen([*slow, *job], stderr=subprocess.PIPE, text=True) as first:
+        wait_for(written := out / "model-00001-of-00002.safetensors")
+        while not list(out.glob(".narrowfloat-*.partial")):
+            time.sleep(0.001)
+        time.sleep(0.3)
+        run("quantize", source, out, "--scheme", "mxfp8_e4m3", "--overwrite")
+        said = first.stderr.read()
+    assert first.returncode == 2 and said.endswith(
+        f"narrowfloat: quantize: {written} must stay as this job wrote it, got another job's\n"
+    )
+    run("quantize", source, tmp_path / "whole", "--scheme", "mxfp8_e4m3")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "whole")
+
+
 def test_parts_that_start_together_finish_the_folder(tmp_path: Path) -> None:
     source, out = sharded(tmp_path / "in", shards=2), tmp_path / "q"
     job = [program(), "quantize", source, out, "--scheme", "nvfp4", "--part"]

@@ -230,14 +230,17 @@ class Reporting {
     const std::vector<BufferPlan> plan = io::StoredBuffers(spec, shape);
     Dequantize(view, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
     Compare(values, {reinterpret_cast<const float*>(memory.data()), values.size()}, outcome);
+    // Counts one direction, which is the columnwise one only if the tensor has no other.
+    const auto in_plan = [&](Role rowwise, Role columnwise) {
+      return std::ranges::count(plan, rowwise, &BufferPlan::role) > 0 ? rowwise : columnwise;
+    };
+    const Role data = in_plan(Role::kRowwiseData, Role::kColumnwiseData);
+    const Role scale = in_plan(Role::kRowwiseScaleInv, Role::kColumnwiseScaleInv);
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const std::span<const std::byte> bytes = scratch_.buffers()[i];
       outcome.bytes += bytes.size();
-      if (plan[i].role == Role::kRowwiseData) {
-        outcome.saturated = CountLargest(*spec.scheme, bytes);
-      } else if (plan[i].role == Role::kRowwiseScaleInv) {
-        CountScales(*spec.scheme, bytes, outcome.scales);
-      }
+      if (plan[i].role == data) outcome.saturated = CountLargest(*spec.scheme, bytes);
+      if (plan[i].role == scale) CountScales(*spec.scheme, bytes, outcome.scales);
     }
     return outcome;
   }

@@ -46,6 +46,21 @@ def data_of(page: Path) -> dict:
     return json.loads(found.group(1))
 
 
+def test_codes_and_scales_of_columns_are_counted_if_there_are_no_others(
+    model: Path, tmp_path: Path
+) -> None:
+    only = ("--scheme", "mxfp8_e4m3:columnwise=1,rowwise=0")
+    found = run_json("report", model, "-o", tmp_path / "page.html", *only)
+    (tensor,) = (t for t in found["tensors"] if t["name"] == "a.weight")
+    (outcome,) = tensor["schemes"]
+    q = nf.quantize(nf.load(model)["a.weight"], "mxfp8_e4m3", rowwise=False, columnwise=True)
+    codes = q.buffers["columnwise_data"]
+    largest = np.count_nonzero(codes & 0x7F == 0x7E)
+    assert largest > 0 and outcome["saturation"] == largest / codes.size
+    scales = q.buffers["columnwise_scale_inv"]
+    assert sum(outcome["scales"].values()) == np.count_nonzero(scales)
+
+
 def test_the_numbers_are_those_of_numpy(model: Path, tmp_path: Path) -> None:
     found = report(model, tmp_path / "page.html")
     tensors = {tensor["name"]: tensor for tensor in found["tensors"]}

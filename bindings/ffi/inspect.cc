@@ -4,12 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +16,7 @@
 #include "bindings/ffi/buffers.h"
 #include "bindings/ffi/decoding.h"
 #include "bindings/ffi/execution.h"
-#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/io/file.h"
 
 namespace narrowfloat::xla_ffi {
 namespace {
@@ -66,14 +65,11 @@ std::string JsonNumber(float value) {
   return fmt::format("{:g}", value);
 }
 
-/// Writes a file. Errors: IoError.
+/// Writes a file, completely or not at all. Errors: as io::AtomicFile.
 void WriteFile(const std::string& path, std::string_view bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) {
-    throw IoError(fmt::format("{}: '{}' cannot be written: {}", kVerb, path, std::strerror(errno)));
-  }
+  io::AtomicFile file(path);
+  file.Write(0, std::as_bytes(std::span(bytes)));
+  file.Commit();
 }
 
 /// Writes both files and a line on stdout, with TransformerEngine's names and fields.

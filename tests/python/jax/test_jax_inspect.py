@@ -80,7 +80,7 @@ def test_each_device_writes_its_own_file(folder: Path) -> None:
 
 def test_a_file_that_cannot_be_written(folder: Path) -> None:
     (folder / "my_tensor_gpu0_a.bin").mkdir()
-    message = "inspect: 'my_tensor_gpu0_a.bin' cannot be written: Is a directory"
+    message = "write: my_tensor_gpu0_a.bin, must be a regular file or a new one"
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(inspect(jnp.ones(2), "a"))
 

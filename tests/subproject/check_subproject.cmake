@@ -2,7 +2,12 @@
 file(REMOVE_RECURSE ${WORK_DIR})
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${USER_DIR} -B ${WORK_DIR} -G ${GENERATOR}
                         -DNF_HOW=${NF_HOW} -DNF_SOURCE_DIR=${NF_SOURCE_DIR} -DNF_WERROR=ON
+                        -DNF_BUILD_TOOLS=ON
                         -DCMAKE_CXX_COMPILER=${CXX_COMPILER} "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}"
+                OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+
+# Nothing is built, so that this fails if another project's installation includes a program or a library.
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${WORK_DIR} --prefix ${WORK_DIR}/prefix
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 
 file(READ ${WORK_DIR}/compile_commands.json commands)

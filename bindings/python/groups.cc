@@ -24,15 +24,12 @@ nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
   const ArrayView in = ViewInput(kVerb, x);
   const Shape sizes = ParseShape(kVerb, group_sizes, "group_sizes");
+  CheckGroupRows(sizes, in.view);
   const auto cols = static_cast<std::int64_t>(FlattenShape(in.view.shape).cols);
   nb::list results;
   std::vector<TensorMemory> held;
   std::vector<QuantizedView> outs;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
-    if (sizes[g] < 0) {
-      throw InvalidArgument(
-          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, sizes[g]));
-    }
     results.append(NewTensor(options.spec, {sizes[g], cols}, in.view.dtype,
                              options.IsNoop() ? Fill::kZero : Fill::kNone));
     auto& tensor = *nb::inst_ptr<QuantizedTensor>(results[g]);

@@ -19,31 +19,6 @@ namespace {
 
 constexpr const char* kVerb = "grouped_quantize";
 
-void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_t total) {
-  if (rows.size() != outs) {
-    throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
-                                      kVerb, rows.size(), outs));
-  }
-  std::size_t sum = 0;
-  for (std::size_t g = 0; g < rows.size(); ++g) {
-    if (rows[g] < 0) {
-      throw InvalidArgument(
-          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, rows[g]));
-    }
-    const auto count = static_cast<std::size_t>(rows[g]);
-    if (count > total - sum) {
-      throw InvalidArgument(
-          fmt::format("{}: group {} must end within the input's {} rows, got an end at row {}",
-                      kVerb, g, total, sum + count));
-    }
-    sum += count;
-  }
-  if (sum != total) {
-    throw InvalidArgument(fmt::format(
-        "{}: the groups must have the input's {} rows together, got {}", kVerb, total, sum));
-  }
-}
-
 /// Returns `count` rows from `first` on as a tensor.
 ConstTensorView GroupView(const ConstTensorView& in, std::ptrdiff_t row_stride,
                           std::ptrdiff_t first, std::int64_t count) {
@@ -85,10 +60,36 @@ void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const Quanti
 
 }  // namespace
 
+void CheckGroupRows(std::span<const std::int64_t> rows, const ConstTensorView& in) {
+  const std::size_t total = FlattenShape(in.shape).rows;
+  std::size_t sum = 0;
+  for (std::size_t g = 0; g < rows.size(); ++g) {
+    if (rows[g] < 0) {
+      throw InvalidArgument(
+          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, rows[g]));
+    }
+    const auto count = static_cast<std::size_t>(rows[g]);
+    if (count > total - sum) {
+      throw InvalidArgument(
+          fmt::format("{}: group {} must end within the input's {} rows, got an end at row {}",
+                      kVerb, g, total, sum + count));
+    }
+    sum += count;
+  }
+  if (sum != total) {
+    throw InvalidArgument(fmt::format(
+        "{}: the groups must have the input's {} rows together, got {}", kVerb, total, sum));
+  }
+}
+
 void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
                      std::span<const QuantizedView> outs, const Execution& execution) {
   CheckRows(kVerb, "the input", in);
-  CheckSizes(rows, outs.size(), FlattenShape(in.shape).rows);
+  if (rows.size() != outs.size()) {
+    throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
+                                      kVerb, rows.size(), outs.size()));
+  }
+  CheckGroupRows(rows, in);
   const std::optional<std::ptrdiff_t> row_stride = RowStride(in);
   if (!row_stride) {
     throw InvalidArgument(

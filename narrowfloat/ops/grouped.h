@@ -29,6 +29,10 @@ void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> ro
 void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
                      const Execution& execution = {});
 
+/// Checks that groups of that many rows divide the rows of the flattened input, before their
+/// outputs are allocated. GroupedQuantize checks it too. Errors: InvalidArgument.
+void CheckGroupRows(std::span<const std::int64_t> rows, const ConstTensorView& in);
+
 /// Returns the groups' views of packed buffers, for GroupedQuantize. `packed[role]` is the start of
 /// the packed buffer of that role, on `device`; roles that share storage share it there too.
 std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,

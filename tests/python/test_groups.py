@@ -113,7 +113,8 @@ def test_plans_of_groups_refuse_what_quantize_refuses() -> None:
     [
         ([4, 3], "the groups must have the input's 8 rows together, got 7"),
         ([4, 5], "group 1 must end within the input's 8 rows, got an end at row 9"),
-        ([9, -1], "group 1 must have 0 rows or more, got -1"),
+        ([8, -1], "group 1 must have 0 rows or more, got -1"),
+        ([2**45], f"group 0 must end within the input's 8 rows, got an end at row {2**45}"),
     ],
 )
 def test_sizes_add_up(sizes: list[int], message: str) -> None:

@@ -34,11 +34,12 @@ namespace {
 Shape NumPyShape(const io::TensorEntry& entry) {
   if (*NumPyName(entry.dtype) != '\0') return entry.shape;
   const auto bits = static_cast<std::int64_t>(io::Info(entry.dtype).bits);
-  if (entry.shape.empty() || entry.shape.back() * bits % 8 != 0) {
+  if (entry.shape.empty() || entry.shape.back() % 8 * bits % 8 != 0) {
     return {static_cast<std::int64_t>(entry.Bytes())};
   }
   Shape shape = entry.shape;
-  shape.back() = shape.back() * bits / 8;
+  std::int64_t& last = shape.back();
+  last = last / 8 * bits + last % 8 * bits / 8;  // the bits of an empty tensor's may exceed 64 bits
   return shape;
 }
 

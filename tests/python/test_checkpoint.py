@@ -68,10 +68,12 @@ def test_types_narrower_than_a_byte_come_as_bytes(tmp_path: Path) -> None:
     entries = {
         "f4": {"dtype": "F4", "shape": [2, 6], "data_offsets": [0, 6]},
         "f6": {"dtype": "F6_E2M3", "shape": [2, 2], "data_offsets": [6, 9]},
+        "none": {"dtype": "F4", "shape": [0, 2**62], "data_offsets": [9, 9]},
     }
     loaded = nf.load(write_raw(tmp_path / "narrow.safetensors", entries, bytes(range(9))))
     assert loaded["f4"].dtype == np.uint8 and loaded["f4"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert loaded["f6"].dtype == np.uint8 and loaded["f6"].tolist() == [6, 7, 8]
+    assert loaded["none"].dtype == np.uint8 and loaded["none"].shape == (0, 2**61)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,9 @@ void CheckIsReadable(const std::string& path) {
 Result Run(const CheckOptions& options) {
   const InterruptScope interrupts;
   CheckIsReadable(options.path);
-  if (!options.from.empty()) io::CheckIsRead("check", options.from);
+  if (!options.from.empty()) {
+    io::CheckIsConvention("check", options.from, io::ReadConventions());
+  }
   std::size_t tensors = 0;
   const std::vector<Finding> findings = Check(options, tensors);
   Result result;

@@ -166,7 +166,7 @@ class ToOwnRewriter : public ConvertRewriter {
 
 std::unique_ptr<ConvertRewriter> RewriterOf(const io::Checkpoint& in, const std::string& from,
                                             const std::string& to) {
-  io::CheckIsWritten("convert", to);
+  io::CheckIsConvention("convert", to, io::WrittenConventions());
   if (to != io::kConventionName) return std::make_unique<ToOtherRewriter>(in, to);
   if (from != to) return std::make_unique<ToOwnRewriter>(in);
   throw InvalidArgument(fmt::format("convert: IN must be of another convention than '{}', got {}",

@@ -108,7 +108,7 @@ class QuantizeRewriter : public TensorRewriter {
 
  private:
   static std::optional<io::ConventionWriter> MakeWriter(const std::string& convention) {
-    io::CheckIsWritten("quantize", convention);
+    io::CheckIsConvention("quantize", convention, io::WrittenConventions());
     if (convention == io::kConventionName) return std::nullopt;
     return io::ConventionWriter("quantize", convention);
   }

@@ -154,7 +154,7 @@ std::set<std::string> SpecsOf(const nb::object& tensors) {
 
 /// Returns a writer with all weights added, so that all get one format.
 io::ConventionWriter MakeWriter(const std::string& convention, const nb::object& tensors) {
-  io::CheckIsWritten("save", convention);
+  io::CheckIsConvention("save", convention, io::WrittenConventions());
   io::ConventionWriter writer("save", convention);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];

@@ -15,7 +15,7 @@ namespace {
 /// Returns the convention named by a caller, unless the checkpoint has lost metadata.
 DetectedConvention NamedBy(const std::string& operation, const Checkpoint& in,
                            const std::string& from) {
-  CheckIsRead(operation, from);
+  CheckIsConvention(operation, from, ReadConventions());
   if (const auto lost = FindLostMetadata(in)) return *lost;
   return {from, "named by the caller"};
 }

@@ -156,13 +156,13 @@ std::vector<std::string> WrittenConventions();
 /// Returns the names of the conventions that are written, without this library's own.
 std::vector<std::string> OtherConventions();
 
-/// Checks the name of a convention to read, or to write; accepts this library's own one too.
-/// `operation` begins the message. Errors: InvalidArgument for an unknown name.
-void CheckIsRead(const std::string& operation, std::string_view name);
-void CheckIsWritten(const std::string& operation, std::string_view name);
+/// Checks that there is a convention of that name, which may be this library's own one or one that
+/// is not written. `operation` begins the message, which lists the names in `known`. Errors:
+/// InvalidArgument.
+void CheckIsConvention(const std::string& operation, std::string_view name,
+                       const std::vector<std::string>& known);
 
-/// Rejects the name of a convention. `known` has the valid names; `operation` begins the message.
-/// Errors: InvalidArgument, always.
+/// Rejects a name with the message of CheckIsConvention. Errors: InvalidArgument, always.
 [[noreturn]] void RefuseConvention(const std::string& operation, std::string_view name,
                                    const std::vector<std::string>& known);
 

@@ -88,14 +88,10 @@ std::vector<std::string> OtherConventions() {
   return names;
 }
 
-void CheckIsRead(const std::string& operation, std::string_view name) {
+void CheckIsConvention(const std::string& operation, std::string_view name,
+                       const std::vector<std::string>& known) {
   if (name == kConventionName || FindConvention(name) != nullptr) return;
-  RefuseConvention(operation, name, ReadConventions());
-}
-
-void CheckIsWritten(const std::string& operation, std::string_view name) {
-  if (name == kConventionName || FindConvention(name) != nullptr) return;
-  RefuseConvention(operation, name, WrittenConventions());
+  RefuseConvention(operation, name, known);
 }
 
 void RefuseConvention(const std::string& operation, std::string_view name,

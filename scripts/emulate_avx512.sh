@@ -89,6 +89,7 @@ emulate() {
   tail -n +1 -f --pid="$emulator" "$serial" 2>/dev/null |
     sed -un 's/\r$//; s/^@@ /avx512: /p' | while read -r line; do say "$line"; done
   wait "$emulator" || true  # its exit status means a panic, even after a poweroff
+  trap - EXIT
 }
 
 mkdir -p "$work"

@@ -29,15 +29,16 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
 fi
 
 stamp=.venv/requirements.stamp
-wanted=$({ .venv/bin/python -V && cat scripts/requirements*.txt; } | sha256sum)
+lists=(scripts/requirements.txt scripts/requirements-alone.txt)
+wanted=$({ .venv/bin/python -V && cat "${lists[@]}"; } | sha256sum)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
   say "python: .venv is up to date"
 else
   [[ -f $stamp ]] || require_space
-  say "python: installing scripts/requirements*.txt into .venv"
+  say "python: installing ${lists[*]} into .venv"
   .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check \
-    -r scripts/requirements.txt
+    -r "${lists[0]}"
   .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check --no-deps \
-    -r scripts/requirements-alone.txt
+    -r "${lists[1]}"
   printf '%s\n' "$wanted" >"$stamp"
 fi

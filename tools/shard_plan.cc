@@ -69,14 +69,14 @@ void AddIdentity(Hash& hash, const io::Shard& shard) {
 /// Adds the form in which a weight of another convention is read; it also depends on config.json
 /// and --from. Names all members, so that a new member cannot be forgotten.
 void AddForm(Hash& hash, const io::ForeignWeight& form) {
-  const auto& [codes, scale, matrices, rows, cols, block, global, globals, transposed, swizzled,
-               high_half_first, shape, input_scale] = form;
+  const auto& [codes, scale, matrices, rows, cols, block, tiled, global, globals, transposed,
+               swizzled, high_half_first, shape, input_scale] = form;
   for (const std::uint64_t number :
        {static_cast<std::uint64_t>(codes), static_cast<std::uint64_t>(scale),
         std::uint64_t{matrices}, std::uint64_t{rows}, std::uint64_t{cols},
         std::uint64_t{block.rows}, std::uint64_t{block.cols}, static_cast<std::uint64_t>(global),
         std::uint64_t{globals}, std::uint64_t{transposed}, std::uint64_t{swizzled},
-        std::uint64_t{high_half_first}}) {
+        std::uint64_t{high_half_first}, std::uint64_t{tiled}}) {
     hash.Add(number);
   }
   AddShape(hash, shape);

@@ -263,9 +263,9 @@ std::string_view ElementOf(const ForeignWeight& weight) {
 }
 
 std::string FormatText(const ForeignWeight& weight) {
-  const bool whole = weight.block.rows == weight.rows && weight.block.cols == weight.cols;
+  const bool whole = weight.block == BlockShape{weight.rows, weight.cols} && !weight.tiled;
   const std::string block = whole ? (weight.matrices > 1 ? "matrix" : "tensor")
-                            : weight.block == BlockShape{1, weight.cols}
+                            : weight.block == BlockShape{1, weight.cols} && !weight.tiled
                                 ? "row"
                                 : fmt::format("{}x{}", weight.block.rows, weight.block.cols);
   const FileDType scale = weight.scale == FileDType::kU8 ? FileDType::kF8E8M0 : weight.scale;
@@ -294,6 +294,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     weight.rows *= std::exchange(weight.matrices, 1);
   }
   weight.block = FindBlock(given, weight);
+  // ModelOpt's scales [rows, 1, cols, 1] always belong to tiles.
+  const bool of_tiles = scale.shape.size() == codes.shape.size() + 2;
+  weight.tiled = hints.block.value_or(of_tiles ? BlockShape{kFp8Block, kFp8Block} : BlockShape{}) ==
+                 weight.block;
   return weight;
 }
 

@@ -96,13 +96,16 @@ void StorePadded(const ForeignWeight& form, std::span<const std::byte> scales,
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
   const bool empty = FlattenShape(form.shape).Size() == 0;  // its scale would belong to no block
   if (form.transposed || form.globals > 1 || empty) return std::nullopt;
+  std::optional<QuantSpec> of_whole_tensor;
   for (const bool widens : {false, true}) {
     for (const SchemeInfo& scheme : kSchemes) {
       const auto own = FormOfScheme(scheme, form.shape);
-      if (own && Holds(*own, form, widens)) return QuantSpec{.scheme = &scheme};
+      if (!own || !Holds(*own, form, widens)) continue;
+      if (own->tiled || !form.tiled) return QuantSpec{.scheme = &scheme};
+      of_whole_tensor = QuantSpec{.scheme = &scheme};
     }
   }
-  return std::nullopt;
+  return of_whole_tensor;
 }
 
 QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor) {

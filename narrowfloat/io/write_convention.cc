@@ -64,6 +64,7 @@ ForeignWeight FormOfOwn(const StoredTensor& tensor) {
                      .cols = shape.cols,
                      .block = whole ? WholeBlock(shape)
                                     : BlockShape{scheme.layout.lines_per_scale, scheme.block.cols},
+                     .tiled = !whole,
                      .shape = record.shape};
   if (scheme.layout.scale_type == ScaleType::kE4M3) form.global = GlobalScale::kMultiplies;
   SplitMatrices(tensor, form);

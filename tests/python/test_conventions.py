@@ -367,6 +367,26 @@ def test_quantize_into_a_convention(tmp_path: Path, scheme: str, to: str, names:
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("to", ["fp8", "compressed-tensors", "modelopt"])
+def test_a_stated_block_stays_one_if_a_matrix_has_its_size(tmp_path: Path, to: str) -> None:
+    random = np.random.default_rng(4)
+    tensors = {
+        f"{rows}.weight": random.standard_normal((rows, 128)).astype(np.float32)
+        for rows in (64, 128, 256)
+    }
+    model = write_model(tmp_path / "in", [tensors])
+    scheme = ("--scheme", "fp8_block128x128_e4m3")
+    run("quantize", model, tmp_path / "own", *scheme)
+    run("quantize", model, tmp_path / "other", *scheme, "--convention", to)
+    found = run_json("inspect", tmp_path / "other")["tensors"]
+    assert {tensor["format"] for tensor in found} == {"e4m3 128x128 F32"}
+    run("convert", tmp_path / "other", tmp_path / "back", "--to", "narrowfloat")
+    back, own = nf.load(tmp_path / "back"), nf.load(tmp_path / "own")
+    for name, q in own.items():
+        assert back[name].scheme == q.scheme == scheme[1]
+        np.testing.assert_array_equal(back[name].buffers["rowwise_data"], q.buffers["rowwise_data"])
+
+
 def test_diff_tells_bytes_and_values_apart(tmp_path: Path) -> None:
     tensors, config, _ = case("deepseek")
     tensors["norm.weight"] = np.ones(5, np.float32)

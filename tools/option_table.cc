@@ -76,8 +76,8 @@ constexpr OptionRow kOptions[] = {
      "requantize"},
     {"--scale-format", "F", "scales of OUT: ue8m0 or f32", kChoice, true, NamesIn<kScaleFormats>},
     {"--leave-misfits", "",
-     "keep MXFP4 tensors that block FP8 cannot hold without loss, in a convention that mixes "
-     "formats",
+     "keep MXFP4 tensors that block FP8 cannot hold without loss; needs --to deepseek-v4, "
+     "which mixes formats",
      kFlag},
     {"--dtype", "T",
      "bf16, f16 or f32: type of what was quantized, other tensors keep theirs; by default the one "

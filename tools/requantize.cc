@@ -129,7 +129,7 @@ class RequantizeRewriter : public TensorRewriter {
     if (!options_.leave_misfits) {
       throw InvalidArgument(fmt::format(
           "requantize: '{}': the values of {} must be E4M3 numbers times one power of two; "
-          "--leave-misfits keeps such tensors as they are",
+          "--leave-misfits with --to deepseek-v4 keeps such tensors as they are",
           tensor.name, FitText(*unfit, form)));
     }
     PrintToStderr("requantize: left as it is: {} ({})\n", Escaped(tensor.name),

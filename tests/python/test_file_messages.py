@@ -94,7 +94,8 @@ def test_values_that_no_tile_holds(tmp_path: Path) -> None:
     )  # fmt: skip
     assert refused.stderr == (
         "narrowfloat: requantize: 'a.weight': the values of the tile [0, 0] must be E4M3 numbers "
-        "times one power of two; --leave-misfits keeps such tensors as they are\n"
+        "times one power of two; --leave-misfits with --to deepseek-v4 keeps such tensors as they "
+        "are\n"
     )
     fp8 = FP8 | {"a.weight_scale_inv": np.full((1, 1), -1, np.float32)}
     source = write_model(tmp_path / "negative", [fp8], method("fp8"))

@@ -68,21 +68,32 @@ def test_identity_updates_copy() -> None:
         assert torch.equal(tensor.dequantize(), wanted)
     other = sample(8, 16, dtype=torch.float16)
     quantizer.update_quantized(other, tensor, noop_flag=torch.ones(1))
-    assert tensor.dtype == torch.float32
+    assert torch.equal(tensor.dequantize(), new * 2)
     quantizer.update_quantized(other, tensor)
-    assert torch.equal(tensor.dequantize(), other) and tensor.dtype == torch.float16
-    kept = other.clone()
-    other.zero_()  # an update copies, also into a buffer of another type
-    assert torch.equal(tensor.dequantize(), kept)
-    again = identity(sample(8, 16))
-    quantizer.update_quantized(other.double(), again)
-    nfp.IdentityQuantizer(dtype=torch.float16).update_quantized(x, tensor)
-    x.zero_()
-    assert again.dtype == torch.float64 and torch.equal(tensor.dequantize(), new.half() * 2)
+    assert torch.equal(x, other.float()), "a source of another type is converted in place"
+    assert tensor.dtype == torch.float32
+    nfp.IdentityQuantizer(dtype=torch.float16).update_quantized(new, tensor)
+    assert torch.equal(x, new.half().float())
+    with pytest.raises(
+        ValueError,
+        match=r"^quantize: the output must have the input's shape \(7,\), got \(8, 16\)$",
+    ):
+        quantizer.update_quantized(sample(7), tensor)
     with pytest.raises(
         ValueError, match=r"^IdentityQuantizer can only update IdentityTensor, got .*$"
     ):
         quantizer.update_quantized(x, ALL["mxfp8"]()(sample()))
+
+
+@pytest.mark.parametrize("kind", ["identity", *HYBRIDS])
+def test_writes_of_another_type_reach_the_tensor(kind: str) -> None:
+    tensor = ALL[kind]()(sample(256, 256)).detach()
+    tensor[:128].quantize_(torch.zeros(128, 256, dtype=torch.bfloat16))
+    for rowwise in (True, False):
+        alone = tensor.detach()
+        alone.update_usage(rowwise_usage=rowwise, columnwise_usage=not rowwise)
+        values = alone.dequantize()
+        assert not values[:128].any() and values[128:].any()
 
 
 def test_identity_storage_types() -> None:

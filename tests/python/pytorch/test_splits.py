@@ -40,6 +40,18 @@ SPLIT: dict[str, Call] = {
 }
 
 
+@pytest.mark.parametrize("kind", list(ALL))
+def test_an_empty_piece_leaves_the_others_aliases(kind: str) -> None:
+    tensor = quantized(kind, 256, 256)
+    full, empty = tensor.split([256, 0])
+    assert empty.shape == tensor[:0].shape == (0, 256) and empty.dtype == tensor.dtype
+    tensor[:0].zero_()
+    empty.zero_()
+    assert tensor.dequantize().any()
+    full.zero_()
+    assert not tensor.dequantize().any()
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 @every
 def test_sizes_that_torch_refuses(kind: str, name: str) -> None:

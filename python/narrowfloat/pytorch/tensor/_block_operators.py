@@ -15,6 +15,7 @@ from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
     _new_empty,
     aten,
+    empty_piece,
     is_full_slice,
     is_identity_stride,
     normalize_slice,
@@ -95,7 +96,9 @@ def _slice(
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
-    if step != 1 or stop <= begin:
+    if stop <= begin:
+        return empty_piece(tensor, dim)
+    if step != 1:
         return NotImplemented
     return _alias_or_values(cut(tensor, dim, begin, stop - begin))
 
@@ -143,10 +146,12 @@ def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
         return []
     pieces, start = [], 0
     for size in sizes:
-        piece = cut(tensor, dim, start, size)
+        piece: torch.Tensor | None = cut(tensor, dim, start, size)
         if piece is None:
             refuse_plain_shards(tensor, _why_no_pieces(tensor, sizes[0], dim))
-            return NotImplemented
+            if size != 0:
+                return NotImplemented
+            piece = empty_piece(tensor, dim)
         pieces.append(piece)
         start += size
     if sizes[-1] % tensor._block_boundary(dim % tensor.dim() != tensor.dim() - 1) != 0:

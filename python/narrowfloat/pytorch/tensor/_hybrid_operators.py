@@ -18,6 +18,7 @@ from narrowfloat.pytorch.tensor._fsdp_passes import refuse_plain_shards, refuse_
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,
+    empty_piece,
     is_full_slice,
     is_identity_stride,
     normalize_slice,
@@ -90,6 +91,8 @@ def _slice(
     if is_full_slice(tensor, dim, start, end, step):
         return HybridQuantizedTensor.make_like(tensor)
     begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
+    if stop <= begin:
+        return empty_piece(tensor, dim)
 
     def part(child: Any) -> RowResult:  # noqa: ANN401  # of any family
         if child.shape == tensor.shape:
@@ -178,6 +181,13 @@ def _all_or_none(pieces: list[RowResult]) -> Any:  # noqa: ANN401  # the pieces,
 
 
 def _split_pieces(tensor: HybridQuantizedTensor, lengths: list[int], dim: int) -> RowResults:
+    if 0 in lengths and any(lengths):
+        full = _split_pieces(tensor, [n for n in lengths if n > 0], dim)
+        if full is NotImplemented:
+            return full
+        rest = iter(full)
+        return [next(rest) if n > 0 else empty_piece(tensor, dim) for n in lengths]
+
     def cut(child: Any) -> Any:  # noqa: ANN401  # of any family; the pieces, or NotImplemented
         if child.shape == tensor.shape:
             return _row_of(aten.split_with_sizes.default, child, lengths, dim)

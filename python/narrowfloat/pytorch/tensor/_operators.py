@@ -41,6 +41,13 @@ def is_identity_stride(
     )
 
 
+def empty_piece(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Returns a part without values as a plain tensor; writes to it change nothing."""
+    size = list(tensor.shape)
+    size[dim] = 0
+    return torch.empty(size, dtype=tensor.dtype, device=tensor.device)
+
+
 def normalize_slice(
     length: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:

@@ -61,6 +61,14 @@ def require_fitting(tensor: str, largest: float, limit: float) -> None:
         )
 
 
+def check_same_matrix(src: torch.Size, dst: torch.Size) -> None:
+    """Raises ValueError unless both shapes flatten to the same matrix."""
+    if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
+        raise ValueError(
+            f"quantize: the output must have the input's shape {tuple(src)}, got {tuple(dst)}"
+        )
+
+
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Returns `src` as a plain tensor on `device`."""
     src = src._decode() if isinstance(src, QuantizedTensorStorage) else unwrapped(src)
@@ -329,7 +337,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
         """Raises ValueError or the family's error if `src` cannot be quantized into `dst`."""
         if src.shape != dst.shape:
-            self._check_same_matrix(src.shape, dst.shape)
+            check_same_matrix(src.shape, dst.shape)
         if not part:
             self._check_quantize(src)
 
@@ -416,12 +424,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         if not any(self._directions()):
             raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
         self._check_shape(tensor.shape)
-
-    def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
-        if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
-            raise ValueError(
-                f"quantize: the output must have the input's shape {tuple(src)}, got {tuple(dst)}"
-            )
 
     def _with_group_of(self, dst: Quantized) -> Self:
         """Returns this quantizer, or a copy that reduces over the group stored on `dst`."""

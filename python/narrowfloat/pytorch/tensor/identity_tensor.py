@@ -14,7 +14,7 @@ from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import Route, quantize_identity
-from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
+from narrowfloat.pytorch.tensor._scheme_quantizer import check_same_matrix, source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
@@ -84,31 +84,29 @@ class IdentityQuantizer(Quantizer["IdentityTensor"]):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> Quantized:
-        """Copies in place if shape, type and device agree, else stores a copy.
+        """Writes the values in place, converted to the type that `dst` holds.
 
+        TransformerEngine replaces the memory if types differ; aliases would lose the write.
         A noop_flag other than 0 does not change the values of `dst`.
-        Errors: ValueError unless `dst` is an IdentityTensorStorage.
+        Errors: ValueError unless `dst` is an IdentityTensorStorage of the same shape.
         """
         if not isinstance(dst, self.STORAGE):
             raise ValueError(
                 f"IdentityQuantizer can only update IdentityTensor, got {type(dst).__name__}"
             )
         data, held = self._held(src), dst._hp_data
-        same = held is not None and (held.shape, held.dtype, held.device) == (
-            data.shape,
-            data.dtype,
-            data.device,
-        )
+        if held is None:
+            if noop_flag is None or float(noop_flag) == 0:
+                dst._hp_data, dst._dtype = data.clone(), data.dtype  # `data` may be the source
+            return dst
+        if data.shape != held.shape:
+            check_same_matrix(data.shape, held.shape)
+            data = data.reshape(held.shape)
         with torch.no_grad():
-            if same and noop_flag is not None:
-                held.copy_(torch.where(noop_flag.reshape(()) == 0, data, held))
-            elif same:
+            if noop_flag is None:
                 held.copy_(data)
-            elif noop_flag is None or float(noop_flag) == 0:
-                dst._hp_data = data.clone()  # `data` may be the source itself
             else:
-                return dst
-        dst._dtype = data.dtype
+                held.copy_(torch.where(noop_flag.reshape(()) == 0, data.to(held), held))
         return dst
 
     def _check_group(self) -> None:

@@ -382,6 +382,20 @@ def test_delayed_scaling_inside_the_function_breaks_the_graph() -> None:
     train((inside, outside), (torch.compile(run, backend="aot_eager"), run), None, (64, 64))
 
 
+def test_layers_of_delayed_scaling_elsewhere_do_not_break_the_graph() -> None:
+    other, delayed = nfp.Linear(64, 64), RECIPES["delayed"]()
+    with nfp.autocast(recipe=delayed):
+        other(sample(32, 64)).sum().backward()
+    layer, x, mxfp8 = nfp.Linear(64, 64), sample(32, 64), RECIPES["mxfp8"]()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(recipe=mxfp8):
+            return layer(x)
+
+    made = torch.compile(forward, backend="aot_eager", fullgraph=True)(x)
+    assert torch.equal(made, forward(x))
+
+
 def test_a_recipe_that_the_function_makes_breaks_the_graph() -> None:
     layer, x = nfp.Linear(64, 64), torch.randn(32, 64)
 

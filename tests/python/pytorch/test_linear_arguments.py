@@ -59,6 +59,14 @@ def test_every_argument_of_a_layer_acts_or_is_refused(layer: type) -> None:
         )
 
 
+@pytest.mark.parametrize("recipe", [None, MXFP8])
+def test_an_input_without_dimensions_is_refused(recipe: Recipe | None) -> None:
+    message = "^Linear: the input must have one dimension or more, got 0$"
+    with autocast(enabled=recipe is not None, recipe=recipe):
+        with pytest.raises(RuntimeError, match=message):
+            Linear(32, 32)(torch.tensor(1.0))
+
+
 def test_values_that_contradict_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"^.*: dtype and params_dtype must be the same, got .* and .*$"

@@ -156,6 +156,8 @@ class Linear(RunningLayer, torch.nn.Linear):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        if x.ndim == 0:
+            raise RuntimeError("Linear: the input must have one dimension or more, got 0")
         shards = shards_of(self, x)
         own = x if shards is None else shards.x
         slots = self._slots(again, own, [own.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)

@@ -100,6 +100,8 @@ class FP8GlobalStateManager:
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
     _waiting: ClassVar = 0  # pending steps of backward passes in graphs
+    # Whether the outermost autocast, or one in it, has a recipe that may need a step at its end.
+    _may_step: ClassVar = False
     # Counts of events that invalidate graphs: resets, and new delayed states.
     resets: ClassVar = 0
     additions: ClassVar = 0
@@ -182,6 +184,8 @@ class FP8GlobalStateManager:
     ) -> None:
         """Begins an autocast. The recipe of a disabled one is kept, but not used."""
         first = cls._depth == 0 or cls._autocast.is_first_module
+        steps = recipe is not None and (recipe.delayed() or recipe.custom())
+        cls._may_step = (cls._depth > 0 and cls._may_step) or ((enabled or calibrating) and steps)
         cls._autocast = AutocastState(enabled, calibrating, recipe, group, first, is_in_backward())
         cls._depth += 1
 
@@ -203,7 +207,7 @@ class FP8GlobalStateManager:
         if not torch.compiler.is_dynamo_compiling():
             if running_transform() is None:  # layers raise within a transform
                 cls.reduce_and_update_fp8_tensors(forward=True)
-        elif _has_states(cls, cls.resets, cls.additions):
+        elif cls._may_step and _has_states(cls, cls.resets, cls.additions):
             step_forward_outside()
 
     @classmethod
@@ -223,6 +227,7 @@ class FP8GlobalStateManager:
         cls._model_init = ModelInitState()
         cls._depth = 0
         cls._waiting = 0
+        cls._may_step = False
         cls._members = {}
         cls._known = weakref.WeakSet()
         cls.resets += 1

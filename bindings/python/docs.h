@@ -260,7 +260,7 @@ fp8_max: largest value of the codes' format; the scale maps the amax to fp8_max 
 algo:    "max", the largest amax of the history (NaN is passed over), or "most_recent".
 reduced_amax: the newest amaxes over all processes; one that is not 0 stands in for row 0.
 Special: a newest amax of 0 leaves its column and its scale; an amax that is infinite or NaN keeps
-         the scale; a scale that overflows is the largest float.
+         the scale; an infinite scale, old or new, becomes the largest float.
 Errors:  TypeError for another type; ValueError for another shape, an unknown algo, an fp8_max that
          is not positive and finite, a margin that is not finite.
 Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.)";

@@ -39,7 +39,8 @@ Shape NumPyShape(const io::TensorEntry& entry) {
   }
   Shape shape = entry.shape;
   std::int64_t& last = shape.back();
-  last = last / 8 * bits + last % 8 * bits / 8;  // the bits of an empty tensor's may exceed 64 bits
+  // Divides first, because `last` may be nearly 2^63 in a tensor without values.
+  last = last / 8 * bits + last % 8 * bits / 8;
   return shape;
 }
 

@@ -23,7 +23,7 @@ struct ForeignWeight {
   std::size_t matrices = 1;        // stacked experts
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
   BlockShape block{};              // of a matrix; may be the whole matrix
-  bool tiled = false;              // the block's size is stated, and equals the matrix's by chance
+  bool tiled = false;  // the block's size is stated; it may equal the matrix's by chance
   GlobalScale global = GlobalScale::kNone;
   std::size_t globals = 1;       // scales of the whole tensor: one for all matrices, or one each
   bool transposed = false;       // the float tensor is stored transposed

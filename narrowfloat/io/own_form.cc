@@ -102,7 +102,7 @@ std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
       const auto own = FormOfScheme(scheme, form.shape);
       if (!own || !Holds(*own, form, widens)) continue;
       if (own->tiled || !form.tiled) return QuantSpec{.scheme = &scheme};
-      of_whole_tensor = QuantSpec{.scheme = &scheme};
+      if (!of_whole_tensor) of_whole_tensor = QuantSpec{.scheme = &scheme};
     }
   }
   return of_whole_tensor;

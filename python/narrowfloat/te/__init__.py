@@ -10,6 +10,7 @@ packages use PyTorch unchanged. Not affiliated with NVIDIA.
 """
 
 import os
+import sys
 
 from narrowfloat.te import _host
 from narrowfloat.te._rewrite import Rewrite
@@ -24,7 +25,10 @@ def emulate(generation: str) -> None:
     Requires: transformer_engine is not imported yet.
     Errors: ValueError for another generation; ImportError after the import.
     """
-    _host.refuse_late_start()
+    if _host.PACKAGE in sys.modules:
+        raise ImportError(
+            f"narrowfloat.te.emulate: must be called before {_host.PACKAGE} is imported"
+        )
     SETTINGS.choose_generation(generation)
 
 
@@ -37,6 +41,6 @@ def also(packages: str) -> None:
 
 
 _host.install()
-if AS in os.environ:
+if os.environ.get(AS):
     emulate(os.environ[AS])
 also(os.environ.get(ALSO, ""))

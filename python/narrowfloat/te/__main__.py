@@ -5,6 +5,7 @@ import argparse
 import importlib.util
 import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from narrowfloat import te
@@ -40,10 +41,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _can_be_imported(package: str) -> bool:
+    """Returns whether there is such a package, without running its parents."""
+    name, *parts = package.split(".")
     try:
-        return importlib.util.find_spec(package) is not None
+        spec = importlib.util.find_spec(name)
     except ValueError:  # an empty name, or __main__
         return False
+    for part in parts:
+        if not part or spec is None or spec.submodule_search_locations is None:
+            return False
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None
 
 
 def _error_in(options: argparse.Namespace) -> str | None:
@@ -59,7 +68,7 @@ def _error_in(options: argparse.Namespace) -> str | None:
     given = {"--also": options.also, ALSO: "" if inherited else os.environ.get(ALSO, "")}
     for origin, text in given.items():
         for name in package_names(text):
-            if not _can_be_imported(name.partition(".")[0]):
+            if not _can_be_imported(name):
                 return f"{origin} must name packages that can be imported, got {name}"
     return None
 

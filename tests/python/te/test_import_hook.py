@@ -184,6 +184,16 @@ def test_a_late_start_is_refused(run: Run) -> None:
     )
 
 
+def test_another_generation_is_chosen_before_the_import(run: Run) -> None:
+    code = "import sys, types, narrowfloat.te; "
+    code += "sys.modules['transformer_engine'] = types.ModuleType('x'); "
+    done = run("-c", code + "narrowfloat.te.emulate('9.0')")
+    assert (
+        "ImportError: narrowfloat.te.emulate: must be called before transformer_engine is imported"
+        in done.stderr
+    )
+
+
 def test_other_versions_are_refused(run: Run, tmp_path: Path) -> None:
     for version, fits in (("2.16.0", False), ("2.17.1", True), ("2.20.2", True), ("2.21", False)):
         info = "transformer_engine.dist-info/METADATA"

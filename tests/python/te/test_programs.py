@@ -73,6 +73,10 @@ def test_an_error_of_a_script_shows_its_own_line(run: Run, tmp_path: Path) -> No
         (["nope.py"], "SCRIPT must be a file that can be read, got nope.py"),
         (["."], "SCRIPT must be a file that can be read, got ."),
         (["--also", "far,nosuch", "train.py"], "--also must name packages that can be imported"),
+        (
+            ["--also", "far.nosuch", "train.py"],
+            "--also must name packages that can be imported, got far.nosuch",
+        ),
         (["--also", ".", "train.py"], "--also must name packages that can be imported, got ."),
     ],
 )

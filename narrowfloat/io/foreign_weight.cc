@@ -296,8 +296,8 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
   weight.block = FindBlock(given, weight);
   // ModelOpt's scales [rows, 1, cols, 1] always belong to tiles.
   const bool of_tiles = scale.shape.size() == codes.shape.size() + 2;
-  weight.tiled = hints.block.value_or(of_tiles ? BlockShape{kFp8Block, kFp8Block} : BlockShape{}) ==
-                 weight.block;
+  weight.tiled = (hints.for_all_weights && hints.block == weight.block) ||
+                 (of_tiles && weight.block == BlockShape{kFp8Block, kFp8Block});
   return weight;
 }
 

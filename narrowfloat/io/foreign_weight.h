@@ -23,7 +23,7 @@ struct ForeignWeight {
   std::size_t matrices = 1;        // stacked experts
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
   BlockShape block{};              // of a matrix; may be the whole matrix
-  bool tiled = false;  // the block's size is stated; it may equal the matrix's by chance
+  bool tiled = false;  // the block's size is the model's; it may equal the matrix's by chance
   GlobalScale global = GlobalScale::kNone;
   std::size_t globals = 1;       // scales of the whole tensor: one for all matrices, or one each
   bool transposed = false;       // the float tensor is stored transposed
@@ -57,6 +57,7 @@ struct WeightHints {
   // The block in the model's configuration or in the weight's description; a size of 0 is the size
   // of the matrix.
   std::optional<BlockShape> block{};
+  bool for_all_weights = false;  // whether the model has one block size, not one for this weight
   bool swizzled = false, high_half_first = false;
   bool needs_global = true;  // whether E4M3 scales need a scale of the whole tensor
 };

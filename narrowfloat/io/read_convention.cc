@@ -165,7 +165,8 @@ class Grouping {
     Found* scale = Find(stem + std::string(names.scale));
     Found* global = names.global.empty() ? nullptr : Find(stem + std::string(names.global));
     if (scale == nullptr || (global == nullptr && !names.global.empty())) return;
-    Add(stem + std::string(names.plain), names, {codes, scale, global}, {.block = block_});
+    Add(stem + std::string(names.plain), names, {codes, scale, global},
+        {.block = block_, .for_all_weights = true});
   }
 
   /// Adds a weight. `parts` are codes, scale and the scale of the whole tensor; the last, or the

@@ -184,8 +184,10 @@ class FP8GlobalStateManager:
     ) -> None:
         """Begins an autocast. The recipe of a disabled one is kept, but not used."""
         first = cls._depth == 0 or cls._autocast.is_first_module
-        steps = recipe is not None and (recipe.delayed() or recipe.custom())
-        cls._may_step = (cls._depth > 0 and cls._may_step) or ((enabled or calibrating) and steps)
+        if cls._depth == 0:
+            cls._may_step = False
+        if (enabled or calibrating) and recipe is not None:
+            cls._may_step |= recipe.delayed() or recipe.custom()
         cls._autocast = AutocastState(enabled, calibrating, recipe, group, first, is_in_backward())
         cls._depth += 1
 

@@ -56,7 +56,7 @@ class WholeDriver {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
       // With vectors of 512 bits, prefetches of every line take more time than they save.
-      const bool by_page = micro_.vector_bytes >= kLineBytes;
+      const bool by_page = HasLongVectors(micro_);
       if (by_page) PrefetchPageStarts(from + kRunItems * item_bytes_, run_items * item_bytes_);
       const std::byte* next = by_page ? from : from + kBytesAhead;
       WriteRun(micro_, {from, next, codes + i, args_.nontemporal}, kLineBytes, run_items, staged_,

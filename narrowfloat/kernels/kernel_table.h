@@ -141,6 +141,9 @@ struct KernelTable {
 
   const std::string name;
   const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/cpu/slab_gemm.h
+  // True: one pass for both directions is faster than two even if rows of codes do not fill cache
+  // lines (docs/performance.md).
+  bool joins_partial_lines = true;
 };
 
 /// Returns the reference backend.

@@ -24,6 +24,7 @@ bool Accepts(Driver driver, const QuantizeArgs& args) {
 
 CpuTable::CpuTable(const CpuTarget& target) : KernelTable(target.name), parts_(target.parts) {
   gemm = &parts_.gemm;
+  joins_partial_lines = !HasLongVectors(*parts_.micro);
 }
 
 void CpuTable::Quantize(const QuantizeArgs& args) const noexcept {

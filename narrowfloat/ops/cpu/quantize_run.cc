@@ -85,7 +85,9 @@ std::span<const Direction> QuantizeRun::Passes() const {
   const SchemeInfo& scheme = *spec_.scheme;
   const bool joins =
       JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
-  return joins && RowsFillLines() ? std::span<const Direction>(kJoint) : std::span(kEach);
+  return joins && (kernels_.joins_partial_lines || RowsFillLines())
+             ? std::span<const Direction>(kJoint)
+             : std::span(kEach);
 }
 
 bool QuantizeRun::RowsFillLines() const {

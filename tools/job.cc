@@ -161,8 +161,9 @@ class Job {
   void CheckKept() const {
     for (const ShardPlan* plan : done_) {
       if (IsFinished(*plan)) continue;
-      throw InvalidArgument(fmt::format("{}: {} must stay as this job wrote it, got a file of another job",
-                                        rewriter_.Verb(), plan->out.string()));
+      throw InvalidArgument(
+          fmt::format("{}: {} must stay as this job wrote it, got a file of another job",
+                      rewriter_.Verb(), plan->out.string()));
     }
   }
 

@@ -136,9 +136,11 @@ inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
   return items + BytesToLine(items);
 }
 
-/// Returns true if a vector has 512 bits. The fastest prefetches of rows depend on this
+/// Returns true if a vector has 512 bits. Which prefetches and passes are fastest depends on this
 /// (docs/performance.md).
-inline bool HasLongVectors(const MicroKernels& micro) { return micro.vector_bytes >= kLineBytes; }
+inline bool HasLongVectors(const MicroKernels& micro) {
+  return micro.vector_bytes >= kLineBytes;
+}
 
 /// Prefetches the first lines of each page that begins in the `bytes` bytes from `from` on, because
 /// some processors prefetch adjacent lines only within a page. If `from` is a constant distance

@@ -105,8 +105,8 @@ function(nf_kernels target sets sources)
 endfunction()
 
 # nf_precompile(<target> [SHARED] [<headers>]): precompiles, for a target of many files, the headers of the standard
-# library and of fmt that most files include, and `headers`: reading them takes half of the time of a short file. SHARED:
-# uses the precompiled header of nf_headers; requires the same flags. Only for g++: clang++ compiles each file with its
+# library and of fmt that most files include, and `headers`: reading them takes half of the time of a short file. With
+# SHARED, the target uses the precompiled header of nf_headers, and must be compiled with the same flags. Only for g++: clang++ compiles each file with its
 # own includes alone. Not for a ccache without the sloppiness `pch_defines`, which the Makefile sets: it would cache no
 # file.
 set(NF_PRECOMPILE OFF)
@@ -167,7 +167,7 @@ add_library(nf_few_optimizations INTERFACE)
 target_compile_options(nf_few_optimizations INTERFACE ${NF_FEW_OPTIMIZATIONS})
 
 # nf_test_headers(): the precompiled headers of nf_test, one per optimization level of tests. Without them, reading
-# GoogleTest and fmt takes 2 of the 4 to 6 seconds of a test. When nf_precompile has an effect.
+# GoogleTest and fmt takes 2 of the 4 to 6 seconds of a test. Adds nothing if NF_PRECOMPILE is OFF.
 function(nf_test_headers)
   if(NOT NF_PRECOMPILE)
     return()

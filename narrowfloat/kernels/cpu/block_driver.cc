@@ -112,9 +112,8 @@ class BlockDriver {
   /// Quantizes blocks of one row, in batches: amaxes, scales and codes of kMicroRun items, so that
   /// the latency from the last load to the first code occurs once for many items.
   void Rows(const Tile& tile) {
-    // The fastest distances. With vectors of 512 bits, rows of 1x128 blocks took a fifth longer
-    // with 4 KiB (bfloat16) or 16 KiB (fp32). With shorter vectors, rows of bfloat16 took 1.1 to
-    // 1.3 times as long with 8 KiB as with the next batch.
+    // The fastest distances (docs/performance.md): 8 KiB with vectors of 512 bits, the next batch
+    // with shorter ones.
     constexpr std::size_t kBytesAhead = 8192;
     const std::size_t fastest = HasLongVectors(micro_) ? kBytesAhead / item_bytes_ : kMicroRun;
     const std::size_t ahead = std::min(fastest, tile.col_end - tile.col_begin);

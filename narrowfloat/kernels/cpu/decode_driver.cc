@@ -150,7 +150,7 @@ class DecodeDriver {
     for (std::size_t i = 0, some; i < count; i += some) {
       std::byte* to = items + i * item_bytes_;
       some = std::min(i < head ? head : kDecodeRun, count - i);
-      if (by_page_) PrefetchPageStarts(codes + i + kDecodeRun, some);
+      if (prefetches_pages_) PrefetchPageStarts(codes + i + kDecodeRun, some);
       Write({codes + i, to}, some, IsInPlace(to),
             [&](const DecodeRuns& runs) { kernels_.uniform(runs, some, column_scales_[0]); });
     }
@@ -176,7 +176,7 @@ class DecodeDriver {
       const std::byte* codes = Codes(row, col + i);
       std::byte* to = Items(row, col + i);
       // Decoding 4-bit codes takes longer than reading them (docs/performance.md).
-      if (by_page_ && per_byte_.items == 1) PrefetchPageStarts(codes + kDecodeRun, some);
+      if (prefetches_pages_ && per_byte_.items == 1) PrefetchPageStarts(codes + kDecodeRun, some);
       Write({codes, to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
         kernels_.blocks(runs, some, {scales + block_.IndexOf(i), block_.shift});
       });
@@ -367,7 +367,7 @@ class DecodeDriver {
   const Tile& tile_ = args_.tile;
   const MicroKernels& micro_ = *parts_.micro;
   const DecodeKernels& decode_ = *parts_.decode;
-  const bool by_page_ = HasLongVectors(micro_);  // prefetches of rows
+  const bool prefetches_pages_ = HasLongVectors(micro_);  // of rows of 8-bit codes
   const FormatDecoders& kernels_ =
       Of(decode_.formats[kSchemeDrivers[args_.scheme].format], args_.dtype);
   const std::size_t item_bytes_ = ItemSize(args_.dtype);

@@ -100,8 +100,8 @@ class FP8GlobalStateManager:
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
     _waiting: ClassVar = 0  # pending steps of backward passes in graphs
-    # Whether the outermost autocast, or an autocast inside it, uses a recipe with delayed scaling,
-    # or one that may have it: the outermost one then ends with a step.
+    # True if the outermost autocast, or an autocast inside it, uses a recipe that has delayed
+    # scaling or may have it. The end of the outermost autocast then updates amaxes and scales.
     _may_step: ClassVar = False
     # Counts of events that invalidate graphs: resets, and new delayed states.
     resets: ClassVar = 0

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/view_checks.h"
@@ -97,9 +98,12 @@ void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& 
   const auto& buffers = view.buffers;
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (buffers[i].data == nullptr || !HasRole(view.spec, static_cast<Role>(i))) continue;
-    // Buffers that begin at the same address are one memory: CheckBuffers has checked this.
-    const auto shares = [&](const TensorView& earlier) { return earlier.data == buffers[i].data; };
-    if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;
+    // Planned buffers that overlap are one memory: CheckBuffers has checked this.
+    const auto shares = [&](std::size_t earlier) {
+      return HasRole(view.spec, static_cast<Role>(earlier)) &&
+             ExtentOf(buffers[earlier]).Overlaps(ExtentOf(buffers[i]));
+    };
+    if (std::ranges::any_of(std::views::iota(std::size_t{0}, i), shares)) continue;
     call.Write(NameOr(static_cast<Role>(i), name), buffers[i]);
   }
 }
@@ -117,17 +121,16 @@ void AddQuantizing(const char* verb, const ConstTensorView& in, const QuantizedV
   call.Read({"the input"}, in);
 }
 
-Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call) {
+Direction AddDequantizing(const char* verb, const ConstQuantizedView& in, CallTensors& call) {
   CheckScheme(in.spec);
   Direction direction = Direction::kRowwise;
   if (!HasDirection(in, direction)) direction = Direction::kColumnwise;
   if (!HasDirection(in, direction)) {
     throw InvalidArgument(fmt::format(
-        "dequantize: {} needs data and scale_inv of one direction, got neither rowwise nor "
-        "columnwise",
-        in.spec.scheme->name));
+        "{}: {} needs data and scale_inv of one direction, got neither rowwise nor columnwise",
+        verb, in.spec.scheme->name));
   }
-  CheckDirection("dequantize", in, direction);
+  CheckDirection(verb, in, direction);
   AddDirection(in, direction, {}, call);
   return direction;
 }

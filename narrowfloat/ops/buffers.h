@@ -67,7 +67,7 @@ class PlannedView {
 /// Checks codes and scales of one direction, as CheckBuffers checks all buffers.
 void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction);
 
-/// Checks the same buffers, and the amax if decoding needs it.
+/// Checks codes and scales of one direction, and the amax if decoding needs it.
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction);
 
 /// Adds the codes and scales of one direction to the tensors that a call reads. If name.name is
@@ -75,7 +75,7 @@ void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction 
 void AddScaledCodes(const ConstQuantizedView& in, Direction direction, const TensorName& name,
                     CallTensors& call);
 
-/// Adds the same buffers and the amax. Requires: CheckDirection accepts the view.
+/// Adds codes, scales and the amax. Requires: CheckDirection accepts the view.
 void AddDirection(const ConstQuantizedView& in, Direction direction, const TensorName& name,
                   CallTensors& call);
 
@@ -88,8 +88,8 @@ void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& 
 void AddQuantizing(const char* verb, const ConstTensorView& in, const QuantizedView& out,
                    CallTensors& call);
 
-/// Checks the quantized argument of Dequantize, adds the buffers that are read to `call`, and
+/// Checks the argument that a verb dequantizes, adds the buffers that are read to `call`, and
 /// returns their direction. Errors: as Dequantize.
-Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call);
+Direction AddDequantizing(const char* verb, const ConstQuantizedView& in, CallTensors& call);
 
 }  // namespace narrowfloat

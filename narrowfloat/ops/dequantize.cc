@@ -27,7 +27,7 @@ std::vector<std::ptrdiff_t> StridesOf(const ConstTensorView& view) {
 
 void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execution& execution) {
   CallTensors call("dequantize");
-  const Direction direction = AddDequantizing(in, call);
+  const Direction direction = AddDequantizing("dequantize", in, call);
   CheckRows("dequantize", "the output", out);
   if (out.shape != in.shape) {
     throw InvalidArgument(fmt::format("dequantize: the output must have shape {}, got {}",

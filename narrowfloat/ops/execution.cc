@@ -55,7 +55,7 @@ std::size_t ThreadCount(const Execution& execution) {
   }
   if (execution.threads > 0) return static_cast<std::size_t>(execution.threads);
   const std::size_t environment = EnvironmentCount();
-  if (execution.pool != nullptr) return execution.pool->ThreadCount();
+  if (execution.pool != nullptr) return std::max<std::size_t>(execution.pool->ThreadCount(), 1);
   return environment > 0 ? environment : UsableCpus();
 }
 

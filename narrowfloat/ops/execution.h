@@ -13,7 +13,7 @@ struct KernelTable;
 class ThreadPool {
  public:
   virtual ~ThreadPool() = default;
-  /// Returns the number of threads that tasks run on.
+  /// Returns the number of threads that tasks run on. With 0, the calling thread runs all tasks.
   virtual std::size_t ThreadCount() const = 0;
   /// Calls task(i) once for each i below `count`, in any order, on any threads; returns when all
   /// are done. A task may throw. If this function throws, the verb ends with the same exception;

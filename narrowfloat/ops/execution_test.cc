@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 namespace {
 
@@ -35,6 +36,17 @@ TEST(ExecutionTest, CountsTheCpusOfALargeMachine) {
     g_usable = usable;
     EXPECT_EQ(UsableCpus(), usable);
   }
+}
+
+class NoThreads : public ThreadPool {
+  std::size_t ThreadCount() const override { return 0; }
+  void ParallelFor(std::size_t /*count*/,
+                   const std::function<void(std::size_t)>& /*task*/) override {}
+};
+
+TEST(ExecutionTest, TheCallerIsTheOnlyThreadOfAPoolWithoutThreads) {
+  NoThreads none;
+  EXPECT_EQ(ThreadCount({.pool = &none}), 1u);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out, DType be
                     DTypeName(between)));
   }
   CallTensors call(kVerb);
-  const Direction direction = AddDequantizing(in, call);
+  const Direction direction = AddDequantizing(kVerb, in, call);
   AddOutputs(out, {.name = {}, .owner = "the output"}, call);
   call.Check().Requantize(in, direction, *PlannedView(out), between, execution);
 }

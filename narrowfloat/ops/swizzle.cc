@@ -38,13 +38,14 @@ bool IsGiven(const ConstQuantizedView& in, Direction direction) {
          in[ScaleInvRole(direction)].data != nullptr;
 }
 
-/// Adds one direction's buffers, except codes and amaxes that are the same memory in both tensors.
+/// Adds one direction's buffers. Codes and amaxes that are one memory in both tensors are only
+/// read.
 void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction direction,
                CallTensors& call) {
   for (const Role role : {DataRole(direction), ScaleInvRole(direction), AmaxRole(direction)}) {
+    if (in[role].data == nullptr) continue;
     const bool stays = role != ScaleInvRole(direction) && in[role].data == out[role].data;
-    if (in[role].data == nullptr || stays) continue;
-    call.Write({RoleName(role)}, out[role]);
+    if (!stays) call.Write({RoleName(role)}, out[role]);
     call.Read({RoleName(role), "the input"}, in[role]);
   }
 }

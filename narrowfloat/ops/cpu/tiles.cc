@@ -28,8 +28,7 @@ std::size_t TileGrid::ColTiles() const {
 std::size_t StreamedTileElements(const Execution& execution, MatrixShape shape) {
   constexpr std::size_t kTilesOfThread = 8, kMost = 8 * kTileElements;
   if (shape.Size() <= 2 * kTileElements) return kTileElements;
-  const std::size_t threads = std::max<std::size_t>(ThreadCount(execution), 1);
-  return std::clamp(shape.Size() / (kTilesOfThread * threads), kTileElements, kMost);
+  return std::clamp(shape.Size() / (kTilesOfThread * ThreadCount(execution)), kTileElements, kMost);
 }
 
 TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit_cols,

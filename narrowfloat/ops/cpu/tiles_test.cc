@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -69,12 +68,6 @@ TEST(TilesTest, CornersAreMultiplesOfTheUnits) {
   }
 }
 
-class NoThreads : public ThreadPool {
-  std::size_t ThreadCount() const override { return 0; }
-  void ParallelFor(std::size_t /*count*/,
-                   const std::function<void(std::size_t)>& /*task*/) override {}
-};
-
 TEST(TilesTest, StreamedTilesAreAnEighthOfAThreadsShareWithinLimits) {
   const MatrixShape large{8192, 4096};
   EXPECT_EQ(StreamedTileElements({.threads = 1}, {256, 512}), kTileElements);
@@ -82,8 +75,6 @@ TEST(TilesTest, StreamedTilesAreAnEighthOfAThreadsShareWithinLimits) {
   EXPECT_EQ(StreamedTileElements({.threads = 1}, large), 8 * kTileElements);
   EXPECT_EQ(StreamedTileElements({.threads = 16}, large), 4 * kTileElements);
   EXPECT_EQ(StreamedTileElements({.threads = 1000}, large), kTileElements);
-  NoThreads none;
-  EXPECT_EQ(StreamedTileElements({.pool = &none}, large), 8 * kTileElements);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ template <class Byte>
 struct MatrixRows {
   Byte* data = nullptr;
   std::ptrdiff_t row_stride = 0;  // bytes
-  const std::ptrdiff_t* row_offsets =
-      nullptr;  // bytes from `data`, one per row; null: row_stride is used
+  // Bytes from `data`, one per row; null: row_stride is used.
+  const std::ptrdiff_t* row_offsets = nullptr;
 
   Byte* Row(std::size_t row) const {
     return data + (row_offsets != nullptr ? row_offsets[row]
@@ -38,9 +38,10 @@ struct MatrixRows {
   }
 };
 
-/// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
-/// except at the matrix's far edges and in dequantization: rows of rowwise codes may begin inside a
-/// square block; columns, and rows of 8-bit codes, of transposed codes may begin inside any block.
+/// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries
+/// or edges of the matrix. Exceptions, in dequantization only: rows of rowwise codes may begin
+/// inside a square block; columns of transposed codes inside any block; rows of transposed 8-bit
+/// codes too.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };

@@ -26,10 +26,6 @@ TEST(KernelTableTest, TheReferenceIsLastAndNamesAreUnique) {
   }
 }
 
-TEST(KernelTableTest, TheListIsTheSameEachTime) {
-  EXPECT_EQ(&AvailableKernels(), &AvailableKernels());
-}
-
 TEST(SchemeDriversTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
   for (std::size_t i = 0; i < kSchemeCount; ++i) {
     const SchemeInfo& scheme = kSchemes[i];

@@ -19,9 +19,10 @@ inline constexpr std::size_t kDirectionCount = 3;
 /// term for the line and one for the block. Compact row-major, compact transposed and swizzled
 /// layouts differ in these five strides alone.
 struct ScaleStrides {
-  std::size_t line_tile, line_quarter,
-      line;                       // per 128 lines; per 32 lines of a 128; per line of a 32
-  std::size_t block_tile, block;  // per 4 blocks; per block of a 4
+  // Per 128 lines; per 32 lines of a 128; per line of a 32.
+  std::size_t line_tile, line_quarter, line;
+  // Per 4 blocks; per block of a 4.
+  std::size_t block_tile, block;
 
   NF_HD constexpr std::size_t LineOffset(std::size_t i) const {
     return i / kSwizzleLines * line_tile + i % kSwizzleLines / kSwizzleQuarter * line_quarter +

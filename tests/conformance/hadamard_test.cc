@@ -12,6 +12,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/hadamard.h"
+#include "narrowfloat/ops/quantize.h"
 #include "tests/conformance/tensors.h"
 
 namespace narrowfloat::conformance {
@@ -70,6 +71,26 @@ TEST_P(HadamardTest, MatchesTheReferenceOnEveryBackend) {
           ASSERT_EQ(expected.Bits(i), got.Bits(i)) << fmt::format(
               "{} item {} of {}, mask {:04x}", backend->name, i, ShapeText(shape), mask);
         }
+      }
+    }
+  }
+}
+
+/// Compares NVFP4's columnwise codes of the transform.
+TEST_P(HadamardTest, QuantizesAsTheReferenceOnEveryBackend) {
+  const auto& [c, dtype] = GetParam();
+  QuantSpec spec{.scheme = &FindScheme("nvfp4"), .rowwise = false, .columnwise = true};
+  spec.rht = true;
+  for (const Shape& shape : {Shape{16, 1}, Shape{48, 63}, Shape{160, 200}}) {
+    const FloatTensor in = RandomTensor(c, dtype, shape);
+    for (const float amax : {3.0f, -3.0f}) {  // a negative amax is left to the reference
+      spec.amax_columnwise = amax;
+      QuantizedBuffers expected(spec, shape);
+      Quantize(in.ConstView(), expected.view, {.kernels = &ScalarKernels()});
+      for (const KernelTable* backend : AvailableKernels()) {
+        QuantizedBuffers got(spec, shape);
+        Quantize(in.ConstView(), got.view, {.threads = 2, .kernels = backend});
+        ASSERT_EQ(Difference(expected, got), "") << backend->name << " " << ShapeText(shape);
       }
     }
   }

@@ -273,7 +273,7 @@ class BlockDriver {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
   }
-  /// Encodes the rows of a strip. If rows and copies have non-temporal stores, only the copies are
+  /// Encodes the rows of a strip. If rows and copies have non-temporal stores, copies are always
   /// staged: non-temporal stores to the lines of two runs at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales) {

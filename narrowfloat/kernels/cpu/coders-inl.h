@@ -14,21 +14,20 @@ namespace narrowfloat::HWY_NAMESPACE {
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
   static constexpr Inputs kKind = kInputs;
-  const std::uint8_t* random = nullptr;  // not read
+  const std::uint8_t* random = nullptr;  // not read; both coders are built from random bytes
 
-  template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even, V odd,
+  template <class T>
+  HWY_INLINE hn::Vec<D16> Codes16(hn::Vec<D16> items, hn::Vec<DF> even, hn::Vec<DF> odd,
                                   std::size_t /*i*/) const {
     const auto scale = [&](std::size_t j) NF_INLINE_ATTR {
       if (j == 0) return even;
       return odd;
     };
-    return Encode16<F, T, kInputs>(d16, items, scale, 0);
+    return Encode16<F, T, kInputs>(items, scale, 0);
   }
-  template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
+  HWY_INLINE hn::Vec<D32> Codes32(hn::Vec<D32> items, hn::Vec<DF> scale, std::size_t /*i*/) const {
     const auto same = [&](std::size_t) NF_INLINE_ATTR { return scale; };
-    return Encode32<F, kInputs>(d32, items, same, 0);
+    return Encode32<F, kInputs>(items, same, 0);
   }
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
@@ -38,29 +37,27 @@ struct NearestCoder {
 /// half of `binade`, the BinadeOf the product and 1, E2M1's smallest normal number. `random` has
 /// the byte in the low bits of kDitherBase: this float is 2^14 + byte * 2^-9. 2 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
-template <class DF>
-HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> binade,
-                                 hn::Vec<hn::RebindToUnsigned<DF>> random) {
-  const auto share = hn::Sub(hn::BitCast(df, random), hn::Set(df, 0x1p14f));  // exact
+HWY_INLINE hn::Vec<DF> AddDither(hn::Vec<DF> product, hn::Vec<DF> binade, hn::Vec<D32> random) {
+  const auto share = hn::Sub(hn::BitCast(DF(), random), hn::Set(DF(), 0x1p14f));  // exact
   return hn::MulAdd(binade, share, product);  // the product with `binade` is exact
 }
 
 /// Returns AddDither's `random` for the even or the odd items of a vector of 16-bit items. `bytes`
 /// has the byte of each item in its 16-bit lane. 1 op for the even items, 2 for the odd ones.
-template <bool kOdd, class D16>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint32_t, D16>> Dither(D16 d16, hn::Vec<D16> bytes) {
-  const hn::Repartition<std::uint32_t, D16> d32;
+template <bool kOdd>
+HWY_INLINE hn::Vec<D32> Dither(hn::Vec<D16> bytes) {
+  const D32 d32;
   const auto base = hn::Set(d32, kDitherBase);
   if constexpr (kOdd) return hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), base);
-  return hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, base), bytes));
+  return hn::BitCast(d32, hn::OddEven(hn::BitCast(D16(), base), bytes));
 }
 
 /// Truncates magnitudes to E2M1, saturating: the second half of stochastic rounding. Returns codes
 /// shifted left by kCodeShift. `exponents` has the exponent field and the first mantissa bit of
 /// each magnitude. 6 ops. The sum may be in the binade above the product's, but less than a step
 /// above its first number: on the grids of both binades, it then becomes that number.
-template <class D16>
-HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
+HWY_INLINE hn::Vec<D16> TruncateToE2M1(hn::Vec<D16> exponents) {
+  const D16 d16;
   static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
   constexpr std::uint16_t kBelowHalf = (126 << 1) - 1;
   // magnitude   < 0.5   0.5 and 0.75   1   1.5   2   ...
@@ -81,45 +78,38 @@ struct StochasticCoder {
       23 - E2M1::kMantissaBits;  // bits of a float below TruncateToE2M1's input
   const std::uint8_t* random;
 
-  template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
+  template <class T>
+  HWY_INLINE hn::Vec<D16> Codes16(hn::Vec<D16> items, hn::Vec<DF> even_scale, hn::Vec<DF> odd_scale,
                                   std::size_t i) const {
-    const hn::Repartition<std::uint32_t, D16> d32;
-    const hn::Repartition<float, D16> df;
+    const D16 d16;
+    const D32 d32;
     const hn::Rebind<std::uint8_t, D16> d8;
     const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
-    const auto even =
-        Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale), Dither<false>(d16, bytes));
-    const auto odd =
-        Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale), Dither<true>(d16, bytes));
+    const auto even = Raised(hn::Mul(WidenEven<T, kKind>(pairs), even_scale), Dither<false>(bytes));
+    const auto odd = Raised(hn::Mul(WidenOdd<T, kKind>(pairs), odd_scale), Dither<true>(bytes));
     const auto codes = TruncateToE2M1(
-        d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
-                         hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
-    return WithSigns<E2M1, T, kInputs>(d16, codes, items, magnitude);
+        hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
+                    hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
+    return WithSigns<E2M1, T, kInputs>(codes, items, magnitude);
   }
 
-  template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
-    const hn::RebindToFloat<D32> df;
+  HWY_INLINE hn::Vec<D32> Codes32(hn::Vec<D32> items, hn::Vec<DF> scale, std::size_t i) const {
+    const D32 d32;
     const hn::Rebind<std::uint8_t, D32> d8;
-    const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));
+    const auto magnitude = hn::BitCast(DF(), hn::And(items, hn::Set(d32, ~kFloatSign)));
     const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, random + i));
-    const auto raised =
-        Raised(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kDitherBase)));
-    const hn::Repartition<std::uint16_t, D32> d16;
+    const auto raised = Raised(hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kDitherBase)));
     const auto exponents = hn::ShiftRight<kAbove>(hn::BitCast(d32, raised));
-    return hn::BitCast(d32, TruncateToE2M1(d16, hn::BitCast(d16, exponents)));
+    return hn::BitCast(d32, TruncateToE2M1(hn::BitCast(D16(), exponents)));
   }
 
   HWY_INLINE StochasticCoder From(std::size_t i) const { return {random + i}; }
 
  private:
-  template <class DF>
-  static HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
-                                       hn::Vec<hn::RebindToUnsigned<DF>> dither) {
-    return AddDither(df, product, BinadeOf(df, product, hn::Set(df, 1.0f)), dither);
+  static HWY_INLINE hn::Vec<DF> Raised(hn::Vec<DF> product, hn::Vec<D32> dither) {
+    return AddDither(product, BinadeOf(product, hn::Set(DF(), 1.0f)), dither);
   }
 };
 

@@ -112,7 +112,7 @@ HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
       const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
       const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
       const auto code = EncodeMagnitudes<T, 0>(
-          df, hn::Min(hn::BitCast(df, magnitude), hn::Set(df, PowerOfTwo(T::kBias + 1))));
+          hn::Min(hn::BitCast(df, magnitude), hn::Set(df, PowerOfTwo(T::kBias + 1))));
       return hn::BitCast(d16, hn::IfThenElse(hn::Eq(bits, hn::Set(d32, kFloatNan)),
                                              hn::Set(d32, T::kNanCode), hn::Or(code, sign)));
     };

@@ -65,8 +65,8 @@ class ScaleReader {
       decode_(turned_[j], lines, factors_, scales + j * kDecodeSide);
   }
 
-  /// Most blocks of a line of a patch: the shortest blocks have 16 items.
-  static constexpr std::size_t kPatchBlocks = kDecodeSide / 16;
+  /// Most blocks of a line of a patch.
+  static constexpr std::size_t kPatchBlocks = kDecodeSide / ShortestDecodedBlock(4);
 
  private:
   /// Decodes the scales of a patch with one amax per line.

@@ -55,8 +55,8 @@ constexpr std::size_t ShortestDecodedBlock(int bits) {
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 
-/// The scales of columns, and the factors that FactorsFn computes from them. If 8-bit codes have
-/// factors, the scales are not read.
+/// The scales of columns, and the factors that FactorsFn computes from them. With has_factors, the
+/// scales are not read.
 struct DecodeColumns {
   const float* scales;
   std::uint16_t* factors;

@@ -19,14 +19,10 @@
 namespace narrowfloat::cpu {
 namespace {
 
-template <class F, class T>
-struct Pair {
-  using Format = F;
-  using Item = T;
-};
-using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, BFloat16>,
-                             Pair<E5M2, float>, Pair<E5M2, Float16>, Pair<E5M2, BFloat16>,
-                             Pair<E2M1, float>, Pair<E2M1, Float16>, Pair<E2M1, BFloat16>>;
+using Pairs = testing::Types<
+    FormatAndItems<E4M3, float>, FormatAndItems<E4M3, Float16>, FormatAndItems<E4M3, BFloat16>,
+    FormatAndItems<E5M2, float>, FormatAndItems<E5M2, Float16>, FormatAndItems<E5M2, BFloat16>,
+    FormatAndItems<E2M1, float>, FormatAndItems<E2M1, Float16>, FormatAndItems<E2M1, BFloat16>>;
 
 /// Bytes that begin at a cache line.
 struct Memory : Items {
@@ -53,8 +49,7 @@ class DecodeKernelsTest : public testing::Test {
   static constexpr int kShift = kBits<F> == 8 ? 5 : 4;  // of the shortest blocks
 
   static const FormatDecoders& Kernels(const Target& target) {
-    return target.decode
-        ->formats[IndexIn<F>(ElementFormats{})][static_cast<std::size_t>(kDTypeOf<T>)];
+    return target.parts.decode->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<T>)];
   }
 
   /// Returns `count` codes from `first` on. With `numbers`, zero replaces NaN and infinity.
@@ -157,7 +152,7 @@ TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
 /// True if columns have factors: E5M2's smallest number is not a normal float16.
 template <class P>
 inline constexpr bool kHasFactors =
-    kItemSize<typename P::Item> == 2 && !std::is_same_v<P, Pair<E5M2, Float16>>;
+    kItemSize<typename P::Item> == 2 && !std::is_same_v<P, FormatAndItems<E5M2, Float16>>;
 
 TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
   using Suite = DecodeKernelsTest<TypeParam>;
@@ -248,8 +243,8 @@ TEST(DecodeScalesTest, EveryStoredScale) {
   for (const Target& target : Targets()) {
     const auto decode = [&](ScaleType type, const void* stored, std::size_t count,
                             const ScaleFactors& factors) {
-      target.decode->scales[static_cast<std::size_t>(type)](static_cast<const std::byte*>(stored),
-                                                            count, factors, scales.data());
+      target.parts.decode->scales[static_cast<std::size_t>(type)](
+          static_cast<const std::byte*>(stored), count, factors, scales.data());
     };
     for (const std::size_t count : {1u, 7u, 64u, 256u}) {
       decode(ScaleType::kE8M0, codes.data(), count, {});
@@ -276,8 +271,9 @@ TEST(DecodeTransposesTest, EveryPlace) {
   for (std::size_t i = 0; i < kDecodeSide * 300; ++i)
     *codes.At(i) = static_cast<std::byte>(random());
   for (const Target& target : Targets()) {
-    target.decode->stage_codes(codes.At(0), 300, kDecodeSide, 250, staged.At(0), kTransposedRun);
-    target.decode->transpose_codes(staged.At(0), kTransposedRun, kDecodeSide, patch.At(0));
+    target.parts.decode->stage_codes(codes.At(0), 300, kDecodeSide, 250, staged.At(0),
+                                     kTransposedRun);
+    target.parts.decode->transpose_codes(staged.At(0), kTransposedRun, kDecodeSide, patch.At(0));
     for (std::size_t line = 0; line < kDecodeSide; ++line) {
       for (std::size_t i = 0; i < kDecodeSide; ++i)
         ASSERT_EQ(*patch.At(i * kDecodeSide + line), *codes.At(line * 300 + i)) << target.name;
@@ -291,7 +287,7 @@ TEST(DecodeTransposesTest, RowsAreSplit) {
       Memory patch(kDecodeSide * kDecodeSide), codes(kDecodeSide * kDecodeSide);
       for (std::size_t i = 0; i < kDecodeSide * kDecodeSide / 2; ++i)
         *codes.At(i) = *patch.At(i) = static_cast<std::byte>(i * 37 + i / 256);
-      target.decode->split_rows(patch.At(0), rows);
+      target.parts.decode->split_rows(patch.At(0), rows);
       for (std::size_t r = 0; r < 2 * rows; ++r) {
         for (std::size_t i = 0; i < kDecodeSide; ++i) {
           const auto byte = std::to_integer<std::uint32_t>(*codes.At(r / 2 * kDecodeSide + i));

@@ -39,11 +39,13 @@ const auto& Of(const Entries& entries, Enum of) {
   return entries[static_cast<std::size_t>(of)];
 }
 
-/// Computes the amaxes of columns, NaN ignored. Returns true if all items are finite.
+/// Computes the amaxes of columns, NaN ignored. Returns true if all items are finite. Requires:
+/// `amaxes` has room for fp32.
 inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,
                                 std::size_t cols, std::byte* amaxes) {
-  if (kernels.of_columns(rows, cols, AmaxRows::kOfThisCall, amaxes)) return true;
-  kernels.of_columns_of_all(rows, cols, AmaxRows::kOfThisCall, amaxes);
+  if (kernels.of_columns(rows, cols, amaxes)) return true;
+  std::memset(amaxes, 0, cols * sizeof(float));
+  kernels.of_columns_of_all(rows, cols, amaxes);
   return false;
 }
 
@@ -108,13 +110,15 @@ inline Place NextPlace(const QuantizeArgs& args, std::size_t row, std::size_t co
                        std::size_t rows) {
   return col < args.shape.cols ? Place{row, col} : Place{row + rows, 0};
 }
-/// Adjacent patches of transposed codes that form a group, counted from the tile's first column.
-/// They are prefetched together, because shorter pieces of rows take longer (docs/performance.md).
+/// Number of adjacent patches of transposed codes whose items are prefetched as one group. Groups
+/// are counted from the tile's first column. Shorter pieces of rows take longer to prefetch
+/// (docs/performance.md).
 inline constexpr std::size_t kPatchesAhead = 2;
-/// Returns the place of the piece that the r-th row of a patch prefetches. A piece is as wide as a
-/// patch. The next group is prefetched or, after the last columns, the first group of the rows
-/// below. Example: with 4 rows, the first patch prefetches both pieces of rows 0 and 1, the second
-/// patch both pieces of rows 2 and 3. A last group of one patch does not prefetch all rows.
+/// Returns the place that the r-th row of a patch prefetches: a piece of one row, as wide as a
+/// patch, of the next group. That group is to the right or, after the last columns, it is the first
+/// one of the rows below. Example: with 4 rows, the first patch prefetches both pieces of rows 0
+/// and 1, the second patch both pieces of rows 2 and 3. A last group of one patch does not prefetch
+/// all rows.
 inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t r) {
   const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
   const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;

@@ -96,43 +96,34 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
     const auto encode = hn::Load(df, factors.encode + j), amax = hn::Load(df, factors.amax + j);
     const auto decoded = [&](hn::Vec<DF> scaled)
                              NF_INLINE_ATTR { return hn::Div(hn::Mul(scaled, amax), range); };
-    // `one` and `three_halves` are the decoded values of the codes 1 and 1.5.
-    const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value, hn::Vec<DF> one,
-                          hn::Vec<DF> three_halves) NF_INLINE_ATTR {
-      const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>));
-      const auto code = RoundToGrid<E2M1>(product);
-      auto difference = code;
-      if constexpr (kDifference == Difference::kMultiplied) {
-        difference = hn::Sub(hn::Mul(code, value), hn::Mul(x, encode));
-      } else if constexpr (kDifference == Difference::kDivided) {
-        difference = hn::Sub(decoded(hn::Mul(code, value)), x);
-      } else {
-        // The code is 0, a power of two, or 1.5 times one: its first mantissa bit, moved to the
-        // sign, selects `unit`. The product with the power is exact.
-        const auto bits = hn::BitCast(d32, code);
-        const auto power = hn::BitCast(df, hn::And(bits, hn::Set(d32, kFloatInfinity)));
-        const auto mantissa_to_sign = hn::BitCast(df, hn::ShiftLeft<9>(bits));
-        const auto unit = hn::IfNegativeThenElse(mantissa_to_sign, three_halves, one);
-        difference = hn::MulSub(power, unit, x);
+    for (std::size_t k = 0; k < 2; ++k) {
+      const auto scale = hn::Load(df, candidates.of[k].scale + j);
+      const auto value = hn::Load(df, candidates.of[k].value + j);
+      // The decoded values of the codes 1 and 1.5.
+      const auto one = decoded(value), three_halves = decoded(hn::Mul(value, hn::Set(df, 1.5f)));
+      auto sum = hn::Zero(df);
+      for (std::size_t i = 0; i < positions; ++i) {
+        const auto x = hn::Load(df, items.of[i] + j);
+        const auto code =
+            RoundToGrid<E2M1>(hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>)));
+        auto difference = code;
+        if constexpr (kDifference == Difference::kMultiplied) {
+          difference = hn::Sub(hn::Mul(code, value), hn::Mul(x, encode));
+        } else if constexpr (kDifference == Difference::kDivided) {
+          difference = hn::Sub(decoded(hn::Mul(code, value)), x);
+        } else {
+          // The code is 0, a power of two, or 1.5 times one: its first mantissa bit, moved to the
+          // sign, selects `unit`. The product with the power is exact.
+          const auto bits = hn::BitCast(d32, code);
+          const auto power = hn::BitCast(df, hn::And(bits, hn::Set(d32, kFloatInfinity)));
+          const auto mantissa_to_sign = hn::BitCast(df, hn::ShiftLeft<9>(bits));
+          const auto unit = hn::IfNegativeThenElse(mantissa_to_sign, three_halves, one);
+          difference = hn::MulSub(power, unit, x);
+        }
+        sum = hn::Add(sum, kSquares ? hn::Mul(difference, difference) : hn::Abs(difference));
       }
-      return kSquares ? hn::Mul(difference, difference) : hn::Abs(difference);
-    };
-    const auto first_scale = hn::Load(df, candidates.of[0].scale + j);
-    const auto first_value = hn::Load(df, candidates.of[0].value + j);
-    const auto second_scale = hn::Load(df, candidates.of[1].scale + j);
-    const auto second_value = hn::Load(df, candidates.of[1].value + j);
-    const auto more = hn::Set(df, 1.5f);
-    const auto first_one = decoded(first_value), second_one = decoded(second_value);
-    const auto first_more = decoded(hn::Mul(first_value, more));
-    const auto second_more = decoded(hn::Mul(second_value, more));
-    auto first = hn::Zero(df), second = hn::Zero(df);
-    for (std::size_t i = 0; i < positions; ++i) {
-      const auto x = hn::Load(df, items.of[i] + j);
-      first = hn::Add(first, term(x, first_scale, first_value, first_one, first_more));
-      second = hn::Add(second, term(x, second_scale, second_value, second_one, second_more));
+      hn::Store(sum, df, errors.of[k] + j);
     }
-    hn::Store(first, df, errors.of[0] + j);
-    hn::Store(second, df, errors.of[1] + j);
   }
 }
 

@@ -72,7 +72,6 @@ constexpr std::size_t RowOf(std::size_t vector) {
 constexpr std::size_t ColOf(std::size_t vector) {
   return vector % kFloatVectors * hn::MaxLanes(DF());
 }
-static_assert(hn::MaxLanes(DF()) == kFloatCols / kFloatVectors);
 
 /// Adds the products a[k][row] * b[k][col] to `dots`, the vectors of a micro-tile, for each k in
 /// order. `dots` is a pack, because SVE's vectors cannot be in an array.

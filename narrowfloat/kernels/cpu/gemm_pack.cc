@@ -90,7 +90,7 @@ void PackPanel(const PackArgs& args) noexcept {
       } else {
         // The next position overwrites the lanes past this position's lines.
         static_assert(kLines < kLanes);
-        if (pos + k + 1 < args.range.pos_end && k + 1 < places) {
+        if (k + 1 < places) {
           hn::StoreU(low, df, out);
         } else {
           alignas(64) float last[kLanes];

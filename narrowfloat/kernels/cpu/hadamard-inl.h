@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cstring>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -42,61 +40,6 @@ constexpr int Spread(int digits) {
 }
 constexpr std::uint32_t kLargestField = 254 - kGrowth;  // of items whose sums are finite
 
-/// Sylvester's Hadamard matrix.
-inline constexpr auto kSylvester = [] {
-  std::array<std::array<double, kHadamardSize>, kHadamardSize> matrix{};
-  for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    for (std::size_t j = 0; j < kHadamardSize; ++j)
-      matrix[k][j] = HadamardNegates(k, j, 0) ? -1 : 1;
-  }
-  return matrix;
-}();
-
-/// Transforms a column of bfloat16 in binary64, and sets `amax` to the outputs' amax. Returns false
-/// if a sum may be inexact even in binary64, or if an output is neither zero nor a normal number.
-/// The compiler vectorizes the loops.
-HWY_NOINLINE inline bool TransformColumnInBinary64(const cpu::TransformRows& rows, std::size_t col,
-                                                   std::uint32_t sign_mask, std::uint16_t& amax) {
-  constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
-  constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
-  std::uint32_t items[kHadamardSize];
-  for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    std::uint16_t item;
-    std::memcpy(&item, rows.in[k] + col * sizeof item, sizeof item);
-    items[k] = std::uint32_t{item} << 16 ^ (sign_mask >> k & 1u) << 31;
-  }
-  std::uint32_t largest = 0, smallest = 254;  // exponents, as fields of fp32
-  for (const std::uint32_t item : items) {
-    const std::uint32_t magnitude = item & ~kFloatSign, field = std::max(magnitude >> 23, 1u);
-    largest = std::max(largest, field);
-    smallest = std::min(smallest, magnitude != 0 ? field : 254u);
-  }
-  double sums[kHadamardSize] = {};
-  for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    const double item = static_cast<double>(std::bit_cast<float>(items[k])) * kHadamardScale;
-    for (std::size_t j = 0; j < kHadamardSize; ++j) sums[j] += item * kSylvester[k][j];
-  }
-  constexpr std::uint64_t kSmallest = 1u << BFloat16::kMantissaBits;  // a normal number's code
-  std::uint64_t codes[kHadamardSize], outside = 0;
-  for (std::size_t j = 0; j < kHadamardSize; ++j) {
-    const auto bits = std::bit_cast<std::uint64_t>(sums[j]), sign = bits >> 63;
-    const std::uint64_t magnitude = bits & ~(sign << 63);
-    const std::uint64_t below_half = (1ull << (kBelow - 1)) - 1, odd = magnitude >> kBelow & 1;
-    const std::uint64_t code = ((magnitude + below_half + odd) >> kBelow) - kRebias;
-    const bool is_normal = code - kSmallest < kInfinityBits<BFloat16> - kSmallest;
-    codes[j] = magnitude == 0 ? 0 : code | sign << 15;
-    outside |= magnitude != 0 && !is_normal ? 1 : 0;
-  }
-  amax = 0;
-  for (std::size_t j = 0; j < kHadamardSize; ++j) {
-    const auto code = static_cast<std::uint16_t>(codes[j]);
-    std::memcpy(rows.out[j] + col * sizeof code, &code, sizeof code);
-    amax = std::max(amax, static_cast<std::uint16_t>(code & 0x7FFFu));
-  }
-  const int spread = static_cast<int>(largest) - static_cast<int>(smallest);
-  return outside == 0 && spread <= Spread<BFloat16>(53);
-}
-
 /// Rounds two vectors of fp32 values to bfloat16, to nearest even, as the even and the odd lanes.
 /// Rounds up if the lower half is above 0x8000, after the upper half's last bit was ORed into it:
 /// the tie 0x3F818000 becomes 0x3F82. Requires: no NaN. 9 ops for twice the lanes.
@@ -123,10 +66,9 @@ struct FusedSums {
   /// Widens the even columns, or with kSecond the odd columns. 1 op.
   template <bool kSecond>
   static HWY_INLINE hn::Vec<DF> Widen(hn::Vec<D16> items) {
-    const D32 d32;
-    const auto pairs = hn::BitCast(d32, items);
-    if constexpr (kSecond) return WidenOdd<BFloat16, Inputs::kFinite>(d32, pairs);
-    return WidenEven<BFloat16, Inputs::kFinite>(d32, pairs);
+    const auto pairs = hn::BitCast(D32(), items);
+    if constexpr (kSecond) return WidenOdd<BFloat16, Inputs::kFinite>(pairs);
+    return WidenEven<BFloat16, Inputs::kFinite>(pairs);
   }
   static HWY_INLINE hn::Vec<D16> Round(hn::Vec<DF> even, hn::Vec<DF> odd) {
     return InterleaveAsBFloat16(even, odd);
@@ -221,7 +163,8 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
   const DF df;
   const std::size_t from = col * kItemSize<BFloat16>;
   constexpr std::size_t kLanes = hn::MaxLanes(df), kHalf = kHadamardSize / 2;
-  constexpr bool kIsFloat = requires(hn::Vec<DF> sums) {
+  // True if the amaxes are those of the fp32 sums, which are rounded at the end.
+  constexpr bool kMeasuresSums = requires(hn::Vec<DF> sums) {
     Sums::LargerMagnitude(sums, sums);
   };
   alignas(64) float of_first[2][kHalf * kLanes];  // products of the first 8 rows, half by half
@@ -266,7 +209,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
                          hn::Vec<DF> output_second) NF_INLINE_ATTR {
       const auto output = Sums::Round(output_first, output_second);
       hn::StoreU(output, d16, reinterpret_cast<std::uint16_t*>(rows.out[row] + from));
-      if constexpr (kIsFloat) {
+      if constexpr (kMeasuresSums) {
         const bool is_first = row == 0;  // LargerMagnitude of a NaN and itself keeps it
         largest_first =
             Sums::LargerMagnitude(is_first ? output_first : largest_first, output_first);
@@ -285,7 +228,7 @@ HWY_INLINE hn::Vec<D16> TransformRun(const cpu::TransformRows& rows, std::size_t
       (finish(j++, first, second), ...);
     });
   });
-  if constexpr (kIsFloat) return Sums::Round(largest_first, largest_second);
+  if constexpr (kMeasuresSums) return Sums::Round(largest_first, largest_second);
   return largest;
 }
 
@@ -302,72 +245,9 @@ HWY_INLINE std::size_t StoreIndices(DI di, hn::Mask<DI> mask, std::size_t col, s
   return count;
 }
 
-/// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms these again, in
-/// binary64. Returns the number of columns left to the caller, as TransformFn does.
-template <class Sums>
-HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
-                                    std::uint32_t sign_mask, std::uint16_t* inexact,
-                                    std::uint16_t* amaxes) {
-  const D16 d16;
-  auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
-  const auto one = hn::Set(d16, std::uint16_t{1});
-  for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    const auto items = LoadItems(d16, rows.in[k] + col * kItemSize<BFloat16>);
-    const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-    largest = hn::Max(largest, magnitude);
-    smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps around
-  }
-  constexpr int kBits = BFloat16::kMantissaBits;
-  const hn::RebindToSigned<D16> di;
-  const auto top = hn::ShiftRight<kBits>(largest);
-  const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
-  const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
-  // Less 1, because `smallest` holds magnitudes less 1.
-  constexpr auto kLeast = static_cast<std::uint16_t>(Sums::kTiny > 0 ? Sums::kTiny - 1 : 0);
-  const auto below = hn::SaturatedSub(hn::Set(d16, kLeast), smallest);
-  const auto is_inexact =
-      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
-             hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),
-                    hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
-  const std::size_t count = StoreIndices(di, is_inexact, col, inexact);
-  const auto* end = std::remove_if(inexact, inexact + count, [&](std::uint16_t index) {
-    return TransformColumnInBinary64(rows, index, sign_mask, amaxes[index]);
-  });
-  return static_cast<std::size_t>(end - inexact);
-}
-
-/// Implements TransformFn for bfloat16. Tests the processor's flags once for kRunsPerTest vectors,
-/// and examines these if a sum in fp32 was inexact, which is rare, or an output is not finite.
-template <class Sums>
-std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
-                              std::uint32_t sign_mask, const float* factors, std::uint16_t* inexact,
-                              std::uint16_t* amaxes) {
-  constexpr std::size_t kRunsPerTest = 4;
-  const D16 d16;
-  const std::size_t lanes = hn::Lanes(d16);
-  cpu::FloatFlags flags;
-  std::size_t count = 0;
-  for (std::size_t c = 0, end; c < cols; c = end) {
-    end = std::min(c + kRunsPerTest * lanes, cols);
-    auto largest = hn::Zero(d16);
-    for (std::size_t i = c; i < end; i += lanes) {
-      const auto of_run = TransformRun<Sums>(rows, i, factors);
-      hn::StoreU(of_run, d16, amaxes + i);
-      largest = hn::Max(largest, of_run);
-    }
-    const auto outside =
-        hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1}));
-    if (!flags.AreSet(Sums::kFlags) && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
-    for (std::size_t i = c; i < end; i += lanes)
-      count += ExamineRun<Sums>(rows, i, sign_mask, inexact + count, amaxes);
-    flags.Clear();
-  }
-  return count;
-}
-
 /// Rounds to fp32; if Item is narrower, to odd, which sets the last kept bit if a dropped bit is
 /// set: rounding the result to Item then equals rounding once. Requires, if narrower: values are
-/// zero or normal numbers of fp32. 1 or 5 ops.
+/// zero, normal numbers of fp32, or multiples of 2^-135, which fp32's subnormals hold. 1 or 5 ops.
 template <class Item>
 HWY_INLINE hn::Vec<hn::Half<DF>> Narrow(hn::Vec<DD> values) {
   const DD dd;
@@ -465,6 +345,72 @@ HWY_NOINLINE std::size_t TransformWide(const cpu::TransformRows& rows, std::size
   return StoreIndices(DI(), NeedsFixedPoint<T>(largest, smallest, amax), col, inexact);
 }
 
+/// Finds the columns of a vector whose sums in fp32 may be inexact, and transforms the vectors of
+/// fp32 that hold them again, in binary64. Returns as TransformFn does.
+template <class Sums>
+HWY_NOINLINE std::size_t ExamineRun(const cpu::TransformRows& rows, std::size_t col,
+                                    const float* factors, std::uint16_t* inexact,
+                                    std::byte* amaxes) {
+  const D16 d16;
+  auto largest = hn::Zero(d16), smallest = hn::Set(d16, std::uint16_t{0xFFFF});
+  const auto one = hn::Set(d16, std::uint16_t{1});
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const auto items = LoadItems(d16, rows.in[k] + col * kItemSize<BFloat16>);
+    const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+    largest = hn::Max(largest, magnitude);
+    smallest = hn::Min(smallest, hn::Sub(magnitude, one));  // zero wraps around
+  }
+  constexpr int kBits = BFloat16::kMantissaBits;
+  const hn::RebindToSigned<D16> di;
+  const auto top = hn::ShiftRight<kBits>(largest);
+  const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
+  const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
+  // Less 1, because `smallest` holds magnitudes less 1.
+  constexpr auto kLeast = static_cast<std::uint16_t>(Sums::kTiny > 0 ? Sums::kTiny - 1 : 0);
+  const auto below = hn::SaturatedSub(hn::Set(d16, kLeast), smallest);
+  const auto is_inexact =
+      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
+             hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),
+                    hn::Gt(hn::BitCast(di, below), hn::Zero(di))));
+  std::uint16_t columns[hn::MaxLanes(D16())];
+  const std::size_t found = StoreIndices(di, is_inexact, col, columns), lanes = hn::Lanes(DF());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < found;) {
+    const std::size_t first = columns[i] / lanes * lanes;
+    count += TransformWide<BFloat16>(rows, first, factors, inexact + count, amaxes);
+    while (i < found && columns[i] < first + lanes) ++i;
+  }
+  return count;
+}
+
+/// Implements TransformFn for bfloat16. Tests the processor's flags once for kRunsPerTest vectors,
+/// and examines these if a sum in fp32 was inexact, which is rare, or an output is not finite.
+template <class Sums>
+std::size_t TransformBFloat16(const cpu::TransformRows& rows, std::size_t cols,
+                              const float* factors, std::uint16_t* inexact, std::byte* amaxes) {
+  constexpr std::size_t kRunsPerTest = 4;
+  const D16 d16;
+  const std::size_t lanes = hn::Lanes(d16);
+  cpu::FloatFlags flags;
+  std::size_t count = 0;
+  for (std::size_t c = 0, end; c < cols; c = end) {
+    end = std::min(c + kRunsPerTest * lanes, cols);
+    auto largest = hn::Zero(d16);
+    for (std::size_t i = c; i < end; i += lanes) {
+      const auto of_run = TransformRun<Sums>(rows, i, factors);
+      hn::StoreU(of_run, d16, reinterpret_cast<std::uint16_t*>(amaxes) + i);
+      largest = hn::Max(largest, of_run);
+    }
+    const auto outside =
+        hn::SaturatedSub(largest, hn::Set(d16, std::uint16_t{kInfinityBits<BFloat16> - 1}));
+    if (!flags.AreSet(Sums::kFlags) && hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)))) continue;
+    for (std::size_t i = c; i < end; i += lanes)
+      count += ExamineRun<Sums>(rows, i, factors, inexact + count, amaxes);
+    flags.Clear();
+  }
+  return count;
+}
+
 template <class T>
 std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uint32_t sign_mask,
                       std::uint16_t* inexact, std::byte* amaxes) noexcept {
@@ -473,12 +419,11 @@ std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uin
   for (std::size_t k = 0; k < kHadamardSize; ++k)
     factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
   if constexpr (std::is_same_v<T, BFloat16>) {
-    auto* patterns = reinterpret_cast<std::uint16_t*>(amaxes);
 #if HWY_TARGET == HWY_AVX3_DL
     if (BFloat16Sums::AreAvailable())
-      return TransformBFloat16<BFloat16Sums>(rows, cols, sign_mask, factors, inexact, patterns);
+      return TransformBFloat16<BFloat16Sums>(rows, cols, factors, inexact, amaxes);
 #endif
-    return TransformBFloat16<FusedSums>(rows, cols, sign_mask, factors, inexact, patterns);
+    return TransformBFloat16<FusedSums>(rows, cols, factors, inexact, amaxes);
   } else {
     std::size_t count = 0;
     for (std::size_t c = 0; c < cols; c += hn::Lanes(DF()))

@@ -80,10 +80,9 @@ HWY_INLINE void AddItems(const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>
     first = hn::Add(first, LoadFloats<T>(items));
     second = FusedAdd(second, LoadFloats<T>(items + hn::Lanes(DF()) * kItemSize<T>));
   } else {
-    const D32 d32;
-    const auto pairs = Opaque(LoadItems(d32, items));
-    first = hn::Add(first, WidenEven<T, Inputs::kAll>(d32, pairs));
-    second = FusedAdd(second, WidenOdd<T, Inputs::kAll>(d32, pairs));
+    const auto pairs = Opaque(LoadItems(D32(), items));
+    first = hn::Add(first, WidenEven<T, Inputs::kAll>(pairs));
+    second = FusedAdd(second, WidenOdd<T, Inputs::kAll>(pairs));
   }
 }
 

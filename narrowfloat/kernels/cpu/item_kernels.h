@@ -37,9 +37,9 @@ struct TransformRows {
 /// Writes the random Hadamard transform of `cols` columns of a group, rounded once, and the amaxes
 /// of the outputs by column, as patterns of the items' type. Stores in `inexact` the indices of the
 /// columns that the caller must transform, and returns their number: a sum may be inexact, or an
-/// output is not finite or, for bfloat16, subnormal. Outputs and amaxes of these columns are
-/// invalid. Requires: cols is a multiple of the 16-bit items of a vector and at most
-/// kTransformCols, the length of `inexact` and `amaxes`.
+/// output is not finite. Outputs and amaxes of these columns are invalid. Requires: cols is a
+/// multiple of the 16-bit items of a vector and at most kTransformCols, the length of `inexact` and
+/// `amaxes`.
 using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
                                     std::uint32_t sign_mask, std::uint16_t* inexact,
                                     std::byte* amaxes) noexcept;

@@ -14,10 +14,8 @@
 #include <vector>
 
 #include "narrowfloat/kernels/cpu/float_flags.h"
-#include "narrowfloat/kernels/cpu/micro_kernels.h"
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/micro_test_items.h"
 #include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -46,21 +44,10 @@ struct Matrix {
   std::vector<std::byte> memory;
 };
 
-/// Returns every pattern of 16 bits; for fp32 every sign and exponent with a few mantissas.
-template <class T>
-std::vector<std::uint32_t> Patterns() {
-  std::vector<std::uint32_t> patterns;
-  for (std::uint32_t top = 0; top < 1u << 16; ++top) {
-    if (kItemSize<T> == 2) patterns.push_back(top);
-    if (kItemSize<T> == 4 && top % 32 < 2) patterns.push_back(top << 16 | top % 32);
-  }
-  return patterns;
-}
-
 /// Fills rows with random patterns. Without `with_nan`, replaces NaN by zero.
 template <class T>
 void Fill(std::size_t rows, std::size_t cols, bool with_nan, std::mt19937& random, Matrix<T>& in) {
-  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  const std::vector<std::uint32_t> patterns = ItemType<T>::Patterns();
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < cols; ++c) {
       in.Set(r, c, patterns[random() % patterns.size()]);
@@ -72,17 +59,7 @@ void Fill(std::size_t rows, std::size_t cols, bool with_nan, std::mt19937& rando
 template <class T>
 class ItemKernelsTest : public testing::Test {
  protected:
-  struct Target {
-    std::string name;
-    const ItemKernels* kernels;
-    std::size_t vector_bytes;
-  };
-  static std::vector<Target> Targets() {
-    std::vector<Target> targets;
-    for (const auto& [name, parts] : AvailableTargets())
-      targets.push_back({name, &(*parts.items)[kType], parts.micro->vector_bytes});
-    return targets;
-  }
+  static const ItemKernels& Kernels(const Target& target) { return (*target.parts.items)[kType]; }
   static constexpr auto kType = static_cast<std::size_t>(kDTypeOf<T>);
 };
 using Types = testing::Types<float, Float16, BFloat16>;
@@ -90,19 +67,19 @@ TYPED_TEST_SUITE(ItemKernelsTest, Types);
 
 TYPED_TEST(ItemKernelsTest, AmaxOfEveryPatternInEveryPlace) {
   using T = TypeParam;
-  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  const std::vector<std::uint32_t> patterns = ItemType<T>::Patterns();
   constexpr std::size_t kMost = 4 * 64 + 35;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     Matrix<T> in(1, kMost);
     for (std::size_t i = 0; i < patterns.size(); ++i) {
       const std::size_t count = i % kMost + 1, place = i * 7 % count;
       in.Set(0, place, patterns[i]);
       const float value = Magnitude(in.Value(0, place));
-      ASSERT_EQ(target.kernels->amax(in.Row(0), count), std::isnan(value) ? 0.0f : value)
+      ASSERT_EQ(this->Kernels(target).amax(in.Row(0), count), std::isnan(value) ? 0.0f : value)
           << target.name << " pattern " << patterns[i] << " at " << place << " of " << count;
       in.Set(0, place, 0);
     }
-    EXPECT_EQ(target.kernels->amax(in.Row(0), 0), 0.0f) << target.name;
+    EXPECT_EQ(this->Kernels(target).amax(in.Row(0), 0), 0.0f) << target.name;
   }
 }
 
@@ -113,20 +90,21 @@ TYPED_TEST(ItemKernelsTest, AmaxOfALongRunReadsEveryPlaceOfIt) {
   std::uint32_t one = 0;
   const float value = 1.0f;
   StoreItem<T>(reinterpret_cast<std::byte*>(&one), 0, value);
-  for (const auto& target : TestFixture::Targets()) {
+  for (const auto& target : Targets()) {
     for (std::size_t place = 0; place < count; ++place) {
       in.Set(0, place, one);
-      ASSERT_EQ(target.kernels->amax(in.Row(0), count), value) << target.name << " at " << place;
+      ASSERT_EQ(this->Kernels(target).amax(in.Row(0), count), value)
+          << target.name << " at " << place;
       in.Set(0, place, 0);
     }
-    ASSERT_EQ(target.kernels->amax(in.Row(0), count), 0.0f) << target.name;
+    ASSERT_EQ(this->Kernels(target).amax(in.Row(0), count), 0.0f) << target.name;
   }
 }
 
 TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
   using T = TypeParam;
   std::mt19937 random(1);
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (std::size_t rows = 1; rows <= 33; ++rows) {
       for (const std::size_t cols : {kColumnUnit, 5 * kColumnUnit, 14 * kColumnUnit}) {
         const bool with_nan = (rows + cols / kColumnUnit) % 4 == 0;
@@ -146,9 +124,10 @@ TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
             if (!(magnitude <= amax)) amax = magnitude;  // keeps NaN
           }
         }
-        target.kernels->add_rows(pointers.data(), rows, cols, sums.data(), nullptr);
+        this->Kernels(target).add_rows(pointers.data(), rows, cols, sums.data(), nullptr);
         float largest = -1.0f;
-        target.kernels->add_rows(pointers.data(), rows, cols, sums_beside_amax.data(), &largest);
+        this->Kernels(target).add_rows(pointers.data(), rows, cols, sums_beside_amax.data(),
+                                       &largest);
         ASSERT_TRUE(with_nan ? std::isnan(largest) : largest == amax)
             << target.name << " " << largest << " of " << amax;
         for (std::size_t c = 0; c < cols; ++c) {
@@ -163,13 +142,13 @@ TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
 
 TYPED_TEST(ItemKernelsTest, SumsOfEveryPattern) {
   using T = TypeParam;
-  const std::vector<std::uint32_t> patterns = Patterns<T>();
-  for (const auto& target : this->Targets()) {
+  const std::vector<std::uint32_t> patterns = ItemType<T>::Patterns();
+  for (const auto& target : Targets()) {
     Matrix<T> in(1, patterns.size());
     for (std::size_t c = 0; c < patterns.size(); ++c) in.Set(0, c, patterns[c]);
     const std::byte* row = in.Row(0);
     std::vector<float> sums(patterns.size());
-    target.kernels->add_rows(&row, 1, sums.size(), sums.data(), nullptr);
+    this->Kernels(target).add_rows(&row, 1, sums.size(), sums.data(), nullptr);
     for (std::size_t c = 0; c < sums.size(); ++c)
       ASSERT_EQ(Bits(sums[c]), Bits(0.0f + in.Value(0, c))) << target.name << " " << patterns[c];
   }
@@ -234,13 +213,13 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
   using T = TypeParam;
   std::mt19937 random(2);
   constexpr std::size_t kCols = 3 * kColumnUnit;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (int spread = 0; spread <= 60; ++spread) {
       for (const std::uint32_t mask : {0u, kHadamardSignMask, 0xFFFFu}) {
         Matrix<T> in(kHadamardSize, kCols);
         FillWithin<T>(spread, kCols, random, in);
         const std::size_t inexact =
-            CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
+            CheckTransform<T>(target.name, this->Kernels(target), kCols, mask, in);
         // Sums of items with such exponents are exact in binary64.
         const bool is_exact = spread <= (kItemSize<T> == 4 ? 25 : 37);
         ASSERT_TRUE(!is_exact || inexact == 0) << target.name << " " << inexact;
@@ -253,22 +232,20 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
 TYPED_TEST(ItemKernelsTest, TransformsOfTheFewestColumns) {
   using T = TypeParam;
   std::mt19937 random(5);
-  for (const auto& target : this->Targets()) {
-    const std::size_t cols = target.vector_bytes / 2;
+  for (const auto& target : Targets()) {
+    const std::size_t cols = target.parts.micro->vector_bytes / 2;
     for (const int spread : {0, 14, 25}) {
       Matrix<T> in(kHadamardSize, cols);
       FillWithin<T>(spread, cols, random, in);
-      EXPECT_EQ(CheckTransform<T>(target.name, *target.kernels, cols, kHadamardSignMask, in), 0);
+      EXPECT_EQ(CheckTransform<T>(target.name, this->Kernels(target), cols, kHadamardSignMask, in),
+                0);
     }
   }
 }
 
 /// Bits of the mantissa of an item.
 template <class T>
-constexpr int kMantissaOf = [] {
-  if constexpr (kItemSize<T> == 4) return 23;
-  if constexpr (kItemSize<T> == 2) return T::kMantissaBits;
-}();
+constexpr int kMantissaOf = std::countr_zero(ItemType<T>::kBinade);
 
 TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
   using T = TypeParam;
@@ -278,7 +255,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
   // it. Binary64, whose last bit is 2^-48 there, loses 2^-49 and less; float16 has no numbers as
   // small.
   constexpr int kLost = std::is_same_v<T, Float16> ? 15 : 49 - kMantissa;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (const int below : {kLost - 1, kLost}) {
       Matrix<T> in(kHadamardSize, kCols);
       std::vector<float> group(kHadamardSize, 1.5f);
@@ -289,7 +266,8 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTiesThatTheLastBitBreaks) {
         for (std::size_t k = 0; k < kHadamardSize; ++k)
           StoreItem<T>(in.Row(k), c, group[(k + c) % kHadamardSize]);
       }
-      const std::size_t inexact = CheckTransform<T>(target.name, *target.kernels, kCols, 0, in);
+      const std::size_t inexact =
+          CheckTransform<T>(target.name, this->Kernels(target), kCols, 0, in);
       const bool is_exact = below < kLost || std::is_same_v<T, Float16>;
       EXPECT_EQ(inexact, is_exact ? 0 : kCols) << target.name << " 2^-" << below;
     }
@@ -302,26 +280,28 @@ TYPED_TEST(ItemKernelsTest, TransformsThatRoundToInfinityAreGivenBack) {
   // A quarter of the sum is a tie: the largest number plus half of its last bit.
   constexpr int kLastBit = (std::is_same_v<T, Float16> ? 15 : 127) - kMantissaOf<T>;
   const float bit = std::ldexp(1.0f, kLastBit), largest = bit * ((2 << kMantissaOf<T>)-1);
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     Matrix<T> in(kHadamardSize, kCols);
     for (std::size_t c = 0; c < kCols; ++c) {
       for (std::size_t k = 0; k < 4; ++k) StoreItem<T>(in.Row(k), c, largest);
       StoreItem<T>(in.Row(4 + c % 12), c, 2 * bit);
     }
-    EXPECT_EQ(CheckTransform<T>(target.name, *target.kernels, kCols, 0, in), kCols) << target.name;
+    EXPECT_EQ(CheckTransform<T>(target.name, this->Kernels(target), kCols, 0, in), kCols)
+        << target.name;
   }
 }
 
 TYPED_TEST(ItemKernelsTest, TransformsOfOneItemThatIsNotFiniteAreGivenBack) {
   using T = TypeParam;
   constexpr std::size_t kCols = 4 * kColumnUnit;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (const float item : {std::numeric_limits<float>::quiet_NaN(), -HUGE_VALF}) {
       for (std::size_t k = 0; k < kHadamardSize; ++k) {
         Matrix<T> in(kHadamardSize, kCols);
         for (std::size_t c = 0; c < kCols; ++c) StoreItem<T>(in.Row(c % kHadamardSize), c, 1.0f);
         StoreItem<T>(in.Row(k), 7 * k, item);
-        EXPECT_EQ(CheckTransform<T>(target.name, *target.kernels, kCols, kHadamardSignMask, in), 1)
+        EXPECT_EQ(
+            CheckTransform<T>(target.name, this->Kernels(target), kCols, kHadamardSignMask, in), 1)
             << target.name << " row " << k << ": " << item;
       }
     }
@@ -333,7 +313,7 @@ TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
   constexpr std::size_t kCols = kColumnUnit;
   // A quarter of this is the smallest normal number.
   constexpr int kSmallest = (std::is_same_v<T, Float16> ? -14 : -126) + 2;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     // Only the items of the rows 0 and `distance` are not zero; they are equal or adjacent numbers.
     // One step of the transform adds and subtracts them. If they differ, one result is subnormal,
     // except for the largest exponents. Later steps add zeros to it. Distance 8 belongs to the last
@@ -347,7 +327,7 @@ TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
           StoreItem<T>(in.Row(distance), kCols / 2,
                        item + step * std::ldexp(item, -kMantissaOf<T>));
           for (const std::uint32_t mask : {0u, 1u})
-            CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
+            CheckTransform<T>(target.name, this->Kernels(target), kCols, mask, in);
         }
       }
     }
@@ -357,15 +337,15 @@ TYPED_TEST(ItemKernelsTest, TransformsWithSubnormalNumbersInOneStepAlone) {
 TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
   using T = TypeParam;
   std::mt19937 random(3);
-  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  const std::vector<std::uint32_t> patterns = ItemType<T>::Patterns();
   constexpr std::size_t kCols = kTransformCols;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (std::size_t first = 0; first < patterns.size(); first += kCols) {
       Matrix<T> in(kHadamardSize, kCols);
       FillWithin<T>(4, kCols, random, in);
       for (std::size_t c = 0; c < kCols; ++c)
         in.Set(c % kHadamardSize, c, patterns[(first + c) % patterns.size()]);
-      CheckTransform<T>(target.name, *target.kernels, kCols, kHadamardSignMask, in);
+      CheckTransform<T>(target.name, this->Kernels(target), kCols, kHadamardSignMask, in);
       ASSERT_FALSE(this->HasFailure());
     }
   }
@@ -374,14 +354,14 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
 TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
   using T = TypeParam;
   std::mt19937 random(4);
-  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  const std::vector<std::uint32_t> patterns = ItemType<T>::Patterns();
   constexpr std::size_t kCols = 2 * kColumnUnit;
   // Even columns: items of 8 binades. Odd columns: two adjacent patterns, whose sums nearly cancel.
   // From subnormal numbers up to infinity and NaN.
   const std::size_t positive = patterns.size() / 2;
   constexpr std::size_t kExponents = std::is_same_v<T, Float16> ? 32 : 256;
   const std::size_t binade = positive / kExponents;
-  for (const auto& target : this->Targets()) {
+  for (const auto& target : Targets()) {
     for (std::size_t first = 0; first + 8 * binade <= positive; first += binade) {
       Matrix<T> in(kHadamardSize, kCols);
       for (std::size_t c = 0; c < kCols; ++c) {
@@ -390,7 +370,7 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
         for (std::size_t k = 0; k < kHadamardSize; ++k)
           in.Set(k, c, patterns[from + random() % numbers + random() % 2 * positive]);
       }
-      CheckTransform<T>(target.name, *target.kernels, kCols, kHadamardSignMask, in);
+      CheckTransform<T>(target.name, this->Kernels(target), kCols, kHadamardSignMask, in);
       ASSERT_FALSE(this->HasFailure()) << "from pattern " << first;
     }
   }
@@ -434,25 +414,20 @@ TYPED_TEST(ItemKernelsTest, OperationsOnTilesMatchTheReference) {
   }
 }
 
-/// Codes and scales of NVFP4's columns.
-struct ColumnCodes {
-  std::vector<std::byte> codes, scale_inv;
-  bool operator==(const ColumnCodes&) const = default;
-};
-
-/// Items of two groups of rows. kSimilar: exponents that differ by at most 4, then a group of
+/// The items of two groups of rows. kSimilar: exponents that differ by at most 4, then a group of
 /// zeros. kNumbers: numbers of every exponent and infinities. kAll: NaN too.
-enum class Items { kSimilar, kNumbers, kAll };
+enum class Contents { kSimilar, kNumbers, kAll };
 
 TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
   using T = TypeParam;
   std::mt19937 random(6);
   constexpr std::size_t kRows = 2 * kHadamardSize;
-  for (const Items items : {Items::kSimilar, Items::kNumbers, Items::kAll}) {
+  for (const Contents contents : {Contents::kSimilar, Contents::kNumbers, Contents::kAll}) {
     for (const std::size_t cols : {1u, 31u, 33u, 100u, 1100u}) {
       Matrix<T> in(kRows, cols + 5), expected(kRows, cols);
-      if (items == Items::kSimilar) FillWithin<T>(4, cols + 5, random, in);
-      if (items != Items::kSimilar) Fill<T>(kRows, cols + 5, items == Items::kAll, random, in);
+      if (contents == Contents::kSimilar) FillWithin<T>(4, cols + 5, random, in);
+      if (contents != Contents::kSimilar)
+        Fill<T>(kRows, cols + 5, contents == Contents::kAll, random, in);
       const auto transform = [&](const KernelTable& table, Matrix<T>& out) {
         return table.Hadamard({kDTypeOf<T>, in.ConstRows(), {0, kRows, 3, 3 + cols}},
                               kHadamardSignMask, out.Rows());
@@ -464,59 +439,6 @@ TYPED_TEST(ItemKernelsTest, TransformsOfTilesMatchTheReference) {
         for (std::size_t r = 0; r < kRows; ++r)
           ASSERT_EQ(std::memcmp(out.Row(r), expected.Row(r), cols * kItemSize<T>), 0)
               << table->name << " row " << r << " of " << cols << " columns";
-      }
-    }
-  }
-}
-
-/// Quantizes the transform of a tile columnwise.
-template <class T>
-ColumnCodes QuantizeTransform(const KernelTable& table, std::size_t rows, std::size_t cols,
-                              const Tile& tile, float amax, Matrix<T>& in) {
-  constexpr std::size_t kScheme = IndexIn<Nvfp4Scheme>(AllSchemes{});
-  const ScaleGrid grid = MakeScaleGrid(kSchemes[kScheme], Direction::kColumnwise, {rows, cols});
-  ColumnCodes out{std::vector<std::byte>(cols * rows / 2), std::vector<std::byte>(grid.Items())};
-  QuantizeArgs args{};
-  args.scheme = kScheme;
-  args.direction = Direction::kColumnwise;
-  args.dtype = kDTypeOf<T>;
-  args.in = in.ConstRows();
-  args.shape = {rows, cols};
-  args.tile = tile;
-  args.columnwise.codes = out.codes.data();
-  args.columnwise.code_stride = rows / 2;
-  args.columnwise.scale_inv = out.scale_inv.data();
-  args.columnwise.strides = MakeScaleStrides(grid, ScalePlacement::kCompact);
-  args.columnwise.amax = amax;
-  args.sign_mask = kHadamardSignMask;
-  table.Quantize(args);
-  return out;
-}
-
-TYPED_TEST(ItemKernelsTest, QuantizedTransformsMatchTheReference) {
-  using T = TypeParam;
-  std::mt19937 random(5);
-  for (const std::size_t rows : {16u, 48u, 160u}) {
-    for (const std::size_t cols : {1u, 63u, 200u}) {
-      // -1: any patterns. 10 and 50: items whose exponents differ by at most so much.
-      for (const int spread : {-1, 10, 50}) {
-        Matrix<T> in(rows, cols);
-        if (spread < 0) Fill<T>(rows, cols, true, random, in);
-        for (std::size_t r = 0; spread >= 0 && r < rows; r += kHadamardSize) {
-          Matrix<T> group(kHadamardSize, cols);
-          FillWithin<T>(spread, cols, random, group);
-          for (std::size_t k = 0; k < kHadamardSize; ++k)
-            std::memcpy(in.Row(r + k), group.Row(k), cols * kItemSize<T>);
-        }
-        const Tile tile{rows / 2 / kHadamardSize * kHadamardSize, rows, cols / 3, cols};
-        for (const float amax : {3.0f, -3.0f}) {  // a negative amax is left to the reference
-          const auto quantize = [&](const KernelTable& table) {
-            return QuantizeTransform<T>(table, rows, cols, tile, amax, in);
-          };
-          const ColumnCodes expected = quantize(ScalarKernels());
-          for (const KernelTable* table : AvailableKernels())
-            ASSERT_TRUE(quantize(*table) == expected) << table->name << " " << rows << " " << cols;
-        }
       }
     }
   }

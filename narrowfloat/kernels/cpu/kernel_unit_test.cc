@@ -60,7 +60,7 @@ void TestTransposeQuads() {
   const D8 d8;
   const std::size_t quarter = hn::Lanes(d8) / 4;
   const Bytes in = RandomVector(hn::Lanes(d8));
-  const Bytes out = Stored(d8, TransposeQuads(d8, hn::LoadU(d8, in.data())));
+  const Bytes out = Stored(d8, TransposeQuads(hn::LoadU(d8, in.data())));
   constexpr std::size_t kByteOfQuarter[] = {1, 3, 0, 2};
   for (std::size_t i = 0; i < in.size(); ++i)
     ASSERT_EQ(out[i], in[i % quarter * 4 + kByteOfQuarter[i / quarter]]) << "byte " << i;
@@ -91,7 +91,7 @@ void TestNearestWhole() {
   for (std::uint32_t bits = 0; bits < std::bit_cast<std::uint32_t>(7.0f);
        bits += static_cast<std::uint32_t>(hn::Lanes(df))) {
     const auto value = hn::BitCast(df, hn::Add(steps, hn::Set(d32, bits)));
-    const auto expected = hn::And(EncodeMagnitudes<E2M1, 6>(df, value), hn::Set(d32, 7u << 6));
+    const auto expected = hn::And(EncodeMagnitudes<E2M1, 6>(value), hn::Set(d32, 7u << 6));
     const auto low = hn::BitCast(d32, NearestWhole().Codes<6, false>(value, one, 0));
     const auto high = hn::BitCast(d32, NearestWhole().Codes<10, true>(value, one, 0));
     differs = hn::Or(differs, hn::Or(hn::Xor(low, expected), hn::Xor(high, hn::ShiftLeft<4>(low))));
@@ -192,7 +192,7 @@ void TestStochasticCoder() {
       for (std::size_t i = 0; i < lanes; ++i) items[i] = static_cast<std::uint16_t>(first + i);
       const Bytes random = RandomVector(lanes);
       const StochasticCoder<Inputs::kAll> coder{random.data()};
-      hn::StoreU(coder.Codes16<BFloat16>(d16, hn::LoadU(d16, items.data()), scales, scales, 0), d16,
+      hn::StoreU(coder.Codes16<BFloat16>(hn::LoadU(d16, items.data()), scales, scales, 0), d16,
                  codes.data());
       for (std::size_t i = 0; i < lanes; ++i) {
         const float product = Decode<BFloat16>(items[i]) * scale;
@@ -243,7 +243,7 @@ void TestWidening() {
   const hn::RebindToUnsigned<DF> d32;
   for (std::uint32_t bits = 0; bits <= 0x7FFF; ++bits) {
     const float value = Decode<T>(bits);
-    const auto widened = WidenMagnitudes<T, Inputs::kAll>(d32, hn::Set(d32, bits));
+    const auto widened = WidenMagnitudes<T, Inputs::kAll>(hn::Set(d32, bits));
     if (std::isnan(value)) {
       ASSERT_TRUE(std::isnan(hn::GetLane(widened))) << T::kName << " " << bits;
       continue;
@@ -251,9 +251,9 @@ void TestWidening() {
     ASSERT_EQ(MagnitudeValue<T>(bits), value) << T::kName << " " << bits;
     ASSERT_EQ(hn::GetLane(widened), value) << T::kName << " " << bits;
     const auto pairs = hn::Set(d32, bits | 0x00010000u);
-    ASSERT_EQ(hn::GetLane(WidenEven<T, Inputs::kAll>(d32, pairs)), value) << T::kName << bits;
+    ASSERT_EQ(hn::GetLane(WidenEven<T, Inputs::kAll>(pairs)), value) << T::kName << bits;
     const auto swapped = hn::Set(d32, bits << 16 | 1u);
-    ASSERT_EQ(hn::GetLane(WidenOdd<T, Inputs::kAll>(d32, swapped)), value) << T::kName << bits;
+    ASSERT_EQ(hn::GetLane(WidenOdd<T, Inputs::kAll>(swapped)), value) << T::kName << bits;
   }
 }
 
@@ -301,7 +301,7 @@ void TestSpreadScales() {
   float scales[64], out[64];
   for (int i = 0; i < 64; ++i) scales[i] = static_cast<float>(i + 1);
   for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(DF())) {
-    hn::StoreU(SpreadScales<8>(DF(), scales, lane), DF(), out);
+    hn::StoreU(SpreadScales<8>(scales, lane), DF(), out);
     for (std::size_t i = 0; i < hn::Lanes(DF()); ++i)
       ASSERT_EQ(out[i], scales[(lane + i) / 8]) << "lane " << lane + i;
   }

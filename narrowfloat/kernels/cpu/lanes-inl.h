@@ -47,20 +47,11 @@ HWY_INLINE hn::Vec<D32> RoundToBFloat16(hn::Vec<D32> bits) {
 /// mantissa: 2^(127 - 15), because the biases are 15 and 127.
 inline constexpr float kHalfRebias = 0x1p112f;
 
-/// Returns the value of a magnitude pattern: the bits of an item without its sign. Has no branches.
-/// Requires: the item is not NaN.
+/// Returns the value of a magnitude pattern: the bits of an item without its sign.
 template <class T>
 HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
-  if constexpr (kItemSize<T> == 4) {
-    return std::bit_cast<float>(bits);
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return std::bit_cast<float>(bits << 16);
-  } else {
-    // `beyond`: all ones for infinity, else 0. The product of infinity is 2^16, a mantissa of 0.
-    const float value = std::bit_cast<float>(bits << 13) * kHalfRebias;
-    const std::uint32_t beyond = 0u - static_cast<std::uint32_t>(bits > T::kMaxCode);
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | (beyond & kFloatInfinity));
-  }
+  if constexpr (kItemSize<T> == 4) return std::bit_cast<float>(bits);
+  if constexpr (kItemSize<T> == 2) return narrowfloat::Decode<T>(bits);
 }
 
 template <class D>
@@ -129,9 +120,10 @@ enum class Rebias { kWidening, kInScale };
 /// have signs. float16 requires zeros in the high halves. With kAll, infinity and NaN are kept.
 /// WidenEven and WidenOdd widen the even and the odd 16-bit lanes. bfloat16: 1 op each. float16: 3
 /// ops (2 with kInScale), 6 with kAll; multiplying by 2^112 makes subnormals normal, too.
-template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
-HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
-  const hn::RebindToFloat<D32> df;
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening>
+HWY_INLINE hn::Vec<DF> WidenMagnitudes(hn::Vec<D32> low_halves) {
+  const DF df;
+  const DI di;
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(df, hn::ShiftLeft<16>(low_halves));
   } else {
@@ -139,25 +131,22 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
     if constexpr (kRebias == Rebias::kInScale) return moved;
     const auto value = hn::Mul(moved, hn::Set(df, kHalfRebias));
     if constexpr (kInputs == Inputs::kFinite) return value;
-    const hn::RebindToSigned<D32> di;
     const auto beyond =
         hn::Gt(hn::BitCast(di, low_halves), hn::Set(di, static_cast<std::int32_t>(T::kMaxCode)));
     return hn::Or(value, hn::IfThenElseZero(hn::RebindMask(df, beyond),
-                                            hn::BitCast(df, hn::Set(d32, kFloatInfinity))));
+                                            hn::BitCast(df, hn::Set(D32(), kFloatInfinity))));
   }
 }
-template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
-HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenEven(D32 d32, hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kInputs>(d32, pairs);
-  return WidenMagnitudes<T, kInputs, kRebias>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening>
+HWY_INLINE hn::Vec<DF> WidenEven(hn::Vec<D32> pairs) {
+  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kInputs>(pairs);
+  return WidenMagnitudes<T, kInputs, kRebias>(hn::And(pairs, hn::Set(D32(), 0xFFFFu)));
 }
-template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
-HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return hn::BitCast(hn::RebindToFloat<D32>(), hn::And(pairs, hn::Set(d32, 0xFFFF0000u)));
-  } else {
-    return WidenMagnitudes<T, kInputs, kRebias>(d32, hn::ShiftRight<16>(pairs));
-  }
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening>
+HWY_INLINE hn::Vec<DF> WidenOdd(hn::Vec<D32> pairs) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return hn::BitCast(DF(), hn::And(pairs, hn::Set(D32(), 0xFFFF0000u)));
+  return WidenMagnitudes<T, kInputs, kRebias>(hn::ShiftRight<16>(pairs));
 }
 
 /// Loads Lanes(DF()) items as fp32, exactly. NaN stays NaN. bfloat16: 2 ops. float16: 1 with AVX2
@@ -172,21 +161,23 @@ HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
     return hn::PromoteTo(df, LoadItems(hn::Rebind<hwy::float16_t, DF>(), from));
   } else {
     const auto items = hn::PromoteTo(d32, LoadItems(hn::Rebind<std::uint16_t, DF>(), from));
-    if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, Inputs::kAll>(d32, items);
+    if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, Inputs::kAll>(items);
     const auto magnitude = hn::And(items, hn::Set(d32, 0x7FFFu));
     const auto sign = hn::ShiftLeft<16>(hn::Xor(items, magnitude));
-    return hn::Or(WidenMagnitudes<T, Inputs::kAll>(d32, magnitude), hn::BitCast(df, sign));
+    return hn::Or(WidenMagnitudes<T, Inputs::kAll>(magnitude), hn::BitCast(df, sign));
   }
 }
 
 /// Returns `(steps + (exponent << M)) << kShift` in the low 16 bits of each lane; the high 16 are
 /// undefined. `sum` comes from EncodeMagnitudes: its high 16 bits are the exponent field and zeros
 /// below it, its low 16 bits the steps. x86: one PMADDWD, which requires kShift + M >= 7.
-template <int kMantissa, int kShift, class D32>
-HWY_INLINE hn::Vec<D32> CodeOfSum([[maybe_unused]] D32 d32, hn::Vec<D32> sum) {
+template <int kMantissa, int kShift>
+HWY_INLINE hn::Vec<D32> CodeOfSum(hn::Vec<D32> sum) {
 #if HWY_ARCH_X86
-  const hn::RebindToSigned<D32> di;
+  const D32 d32;
+  const DI di;
   const hn::Repartition<std::int16_t, D32> d16;
+  static_assert(kShift + kMantissa >= 7);
   constexpr std::uint32_t kLow = 1u << kShift, kHigh = 1u << (kShift + kMantissa - 7 + 16);
   const auto factors = hn::BitCast(d16, hn::Set(d32, kHigh | kLow));
   auto unused = hn::Zero(di);
@@ -214,20 +205,16 @@ struct EncodeRule {
 
 /// Returns the power of two at or below a value, but at least `least`. 2 ops. Requires: the value
 /// is not negative.
-template <class DF>
-HWY_INLINE hn::Vec<DF> BinadeOf(DF df, hn::Vec<DF> value, hn::Vec<DF> least) {
-  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
-  return hn::Max(hn::And(value, infinity), least);
+HWY_INLINE hn::Vec<DF> BinadeOf(hn::Vec<DF> value, hn::Vec<DF> least) {
+  return hn::Max(hn::And(value, hn::BitCast(DF(), hn::Set(D32(), kFloatInfinity))), least);
 }
 
 /// Does the last two ops of EncodeMagnitudes for a given b, `base`.
-template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
-                                                            hn::Vec<DF> base,
-                                                            hn::Vec<DF> multiplier) {
-  const hn::RebindToUnsigned<DF> du;
+template <FloatFormat F, int kShift>
+HWY_INLINE hn::Vec<D32> EncodeFromBase(hn::Vec<DF> value, hn::Vec<DF> base,
+                                       hn::Vec<DF> multiplier) {
   const auto sum = hn::MulAdd(base, multiplier, value);
-  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
+  return CodeOfSum<F::kMantissaBits, kShift>(hn::BitCast(D32(), sum));
 }
 /// Returns the code of F nearest to `value`, shifted left by kShift, in the lower half of each
 /// lane; the upper half is undefined. 4 ops. Requires: the value is not negative and not NaN, and
@@ -242,39 +229,34 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<D
 /// mantissa 10 + 152, e = 147; 162 + 8 * 147 = 1338 = 0x3A mod 256, which is 1.25. The
 /// multiplication is exact (b is a power of two), so targets without FMA give the same bits.
 /// `smallest` is the lower bound of b, `multiplier` its factor.
-template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
-                                                              hn::Vec<DF> smallest,
-                                                              hn::Vec<DF> multiplier) {
-  return EncodeFromBase<F, kShift>(df, value, BinadeOf(df, value, smallest), multiplier);
+template <FloatFormat F, int kShift>
+HWY_INLINE hn::Vec<D32> EncodeMagnitudes(hn::Vec<DF> value, hn::Vec<DF> smallest,
+                                         hn::Vec<DF> multiplier) {
+  return EncodeFromBase<F, kShift>(value, BinadeOf(value, smallest), multiplier);
 }
-template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
-    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::kMultiplier) {
-  return EncodeMagnitudes<F, kShift>(df, value, hn::Set(df, EncodeRule<F>::kSmallestNormal),
-                                     hn::Set(df, multiplier));
+template <FloatFormat F, int kShift>
+HWY_INLINE hn::Vec<D32> EncodeMagnitudes(hn::Vec<DF> value,
+                                         float multiplier = EncodeRule<F>::kMultiplier) {
+  return EncodeMagnitudes<F, kShift>(value, hn::Set(DF(), EncodeRule<F>::kSmallestNormal),
+                                     hn::Set(DF(), multiplier));
 }
 
 /// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th vector of fp32
 /// values. UniformScale: one scale for all lanes.
-template <class DF>
 struct UniformScale {
   float scale;
   HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return hn::Set(DF(), scale); }
 };
 /// RebiasedScale: one scale, multiplied by kHalfRebias, for finite float16. Requires: the scale is
 /// below kTooLarge.
-template <class DF>
-struct RebiasedScale : UniformScale<DF> {
+struct RebiasedScale : UniformScale {
   static constexpr float kTooLarge = 0x1p127f / kHalfRebias * 2;
 };
 template <class Scale>
-inline constexpr Rebias kRebiasOf = Rebias::kWidening;
-template <class DF>
-inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
+inline constexpr Rebias kRebiasOf =
+    std::is_same_v<Scale, RebiasedScale> ? Rebias::kInScale : Rebias::kWidening;
 /// LaneScales: one scale per lane. For 16-bit items, the scales of a vector's even lanes are stored
 /// before the scales of its odd lanes.
-template <class DF>
 struct LaneScales {
   const float* scales;
   HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
@@ -302,25 +284,16 @@ HWY_INLINE hn::Vec<D> JoinParts(D d, std::size_t first, const Part& part) {
 
 /// Returns the scales of the lanes from `lane` on, where scales[i] is the scale of lanes i * kPer
 /// to (i + 1) * kPer - 1.
-template <std::size_t kPer, class DF>
-HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
-  return JoinParts<kPer>(
-      df, lane, [&](auto d, std::size_t i) NF_INLINE_ATTR { return hn::Set(d, scales[i / kPer]); });
+template <std::size_t kPer>
+HWY_INLINE hn::Vec<DF> SpreadScales(const float* scales, std::size_t lane) {
+  return JoinParts<kPer>(DF(), lane, [&](auto d, std::size_t i) NF_INLINE_ATTR {
+    return hn::Set(d, scales[i / kPer]);
+  });
 }
 
-/// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. bfloat16's
-/// floors are in the order of the items in memory.
-template <class T, class DF>
-struct UniformPowerOfTwo {
-  std::uint32_t floor;
-  float multiplier;
-  HWY_INLINE auto Floor(std::size_t /*i*/) const {
-    const hn::RebindToUnsigned<DF> d32;
-    return hn::BitCast(hn::Repartition<FloorBits<T>, DF>(), hn::Set(d32, floor));
-  }
-  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return hn::Set(DF(), multiplier); }
-};
-template <class T, class DF>
+/// Provides EncodeRun with PowerConstants, one per lane. bfloat16's floors are in the order of the
+/// items in memory.
+template <class T>
 struct LanePowersOfTwo {
   const FloorBits<T>* floors;
   const float* multipliers;
@@ -342,45 +315,43 @@ template <FloatFormat F>
 inline constexpr int kCodeShift = 16 - kBits<F>;
 
 /// Returns F's code of value * scale, as EncodeMagnitudes returns codes. With kAll, saturates.
-template <FloatFormat F, Inputs kInputs, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> value,
-                                                          hn::Vec<DF> scale) {
+template <FloatFormat F, Inputs kInputs>
+HWY_INLINE hn::Vec<D32> EncodeScaled(hn::Vec<DF> value, hn::Vec<DF> scale) {
   auto product = hn::Mul(value, scale);
-  if constexpr (kInputs == Inputs::kAll) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
-  return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
+  if constexpr (kInputs == Inputs::kAll) product = hn::Min(product, hn::Set(DF(), kMaxValue<F>));
+  return EncodeMagnitudes<F, kCodeShift<F>>(product);
 }
 
 #if HWY_TARGET <= HWY_AVX3
 /// Encodes values with signs as EncodeMagnitudes encodes magnitudes. VRANGEPS returns the larger of
 /// two magnitudes with the sign of its first operand, so that b and the sum have the value's sign.
 /// CodeOfSum moves this sign into the upper half of the lane. 4 ops.
-template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeSigned(DF df, hn::Vec<DF> value) {
+template <FloatFormat F, int kShift>
+HWY_INLINE hn::Vec<D32> EncodeSigned(hn::Vec<DF> value) {
   static_assert(kShift + F::kMantissaBits + 8 >= 16);
   constexpr int kLargerMagnitude = 3;  // VRANGEPS: the sign of the first operand
-  const auto minus_infinity =
-      hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatSign | kFloatInfinity));
+  const DF df;
+  const auto minus_infinity = hn::BitCast(df, hn::Set(D32(), kFloatSign | kFloatInfinity));
   const hn::Vec<DF> base{_mm512_range_ps(hn::And(value, minus_infinity).raw,
                                          hn::Set(df, EncodeRule<F>::kSmallestNormal).raw,
                                          kLargerMagnitude)};
-  return EncodeFromBase<F, kShift>(df, value, base, hn::Set(df, EncodeRule<F>::kMultiplier));
+  return EncodeFromBase<F, kShift>(value, base, hn::Set(df, EncodeRule<F>::kMultiplier));
 }
 #endif
 
 /// Joins the low halves of 32-bit lanes: `even` gives the even 16-bit lanes, `odd` the odd ones. 2
 /// ops.
-template <class D16, class V>
-HWY_INLINE hn::Vec<D16> JoinLowHalves(D16 d16, V even, V odd) {
-  return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
+HWY_INLINE hn::Vec<D16> JoinLowHalves(hn::Vec<D32> even, hn::Vec<D32> odd) {
+  return hn::OddEven(hn::BitCast(D16(), hn::ShiftLeft<16>(odd)), hn::BitCast(D16(), even));
 }
 
 /// Adds the signs of 16-bit items to codes in the top bits of 16-bit lanes, zeros below them. With
 /// kAll, returns F's NaN where an item is NaN. 2 ops for finite items, 4 for all.
-template <FloatFormat F, class T, Inputs kInputs, class D16>
-HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> items,
-                                  hn::Vec<D16> magnitude) {
+template <FloatFormat F, class T, Inputs kInputs>
+HWY_INLINE hn::Vec<D16> WithSigns(hn::Vec<D16> codes, hn::Vec<D16> items, hn::Vec<D16> magnitude) {
   const auto with_signs = hn::Or(codes, hn::Xor(items, magnitude));
   if constexpr (kInputs == Inputs::kFinite) return with_signs;
+  const D16 d16;
   const hn::RebindToSigned<D16> di;
   const auto is_nan = hn::RebindMask(
       d16,
@@ -392,47 +363,46 @@ HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> item
 /// Encodes the i-th vector of 16-bit items of a run. Returns codes with signs in the top bits of
 /// 16-bit lanes, zeros below them. bfloat16: 17 ops for finite items, 15 on AVX-512 or under
 /// power-of-two scales, 21 for all inputs. float16 under power-of-two scales: 19 ops.
-template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
-HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
-  const hn::Repartition<std::uint32_t, D16> d32;
-  const hn::Repartition<float, D16> df;
+template <FloatFormat F, class T, Inputs kInputs, class Scale>
+HWY_INLINE hn::Vec<D16> Encode16(hn::Vec<D16> items, const Scale& scale, std::size_t i) {
+  const D16 d16;
+  const D32 d32;
+  const DF df;
   constexpr int kShift = kCodeShift<F>;
 #if HWY_TARGET <= HWY_AVX3
   if constexpr (std::is_same_v<T, BFloat16> && kInputs == Inputs::kFinite &&
-                hn::MaxLanes(D16()) == 32 && !PowerOfTwoScales<Scale>) {
+                !PowerOfTwoScales<Scale>) {
     const auto signed_pairs = hn::BitCast(d32, items);
-    const auto even = WidenEven<T, kInputs>(d32, signed_pairs);
-    const auto odd = WidenOdd<T, kInputs>(d32, signed_pairs);
-    const auto codes = JoinLowHalves(d16, EncodeSigned<F, kShift>(df, hn::Mul(even, scale(2 * i))),
-                                     EncodeSigned<F, kShift>(df, hn::Mul(odd, scale(2 * i + 1))));
+    const auto even = WidenEven<T, kInputs>(signed_pairs);
+    const auto odd = WidenOdd<T, kInputs>(signed_pairs);
+    const auto codes = JoinLowHalves(EncodeSigned<F, kShift>(hn::Mul(even, scale(2 * i))),
+                                     EncodeSigned<F, kShift>(hn::Mul(odd, scale(2 * i + 1))));
     return hn::OrAnd(codes, items, hn::Set(d16, std::uint16_t{0x8000}));
   }
 #endif
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = WidenEven<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
-  const auto odd = WidenOdd<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
-  const auto join = [&](hn::Vec<decltype(d32)> even_codes, hn::Vec<decltype(d32)> odd_codes)
-                        NF_INLINE_ATTR {
-                          return WithSigns<F, T, kInputs>(
-                              d16, JoinLowHalves(d16, even_codes, odd_codes), items, magnitude);
-                        };
+  const auto even = WidenEven<T, kInputs, kRebiasOf<Scale>>(pairs);
+  const auto odd = WidenOdd<T, kInputs, kRebiasOf<Scale>>(pairs);
+  const auto join = [&](hn::Vec<D32> even_codes, hn::Vec<D32> odd_codes) NF_INLINE_ATTR {
+    return WithSigns<F, T, kInputs>(JoinLowHalves(even_codes, odd_codes), items, magnitude);
+  };
   if constexpr (!PowerOfTwoScales<Scale>) {
-    return join(EncodeScaled<F, kInputs>(df, even, scale(2 * i)),
-                EncodeScaled<F, kInputs>(df, odd, scale(2 * i + 1)));
+    return join(EncodeScaled<F, kInputs>(even, scale(2 * i)),
+                EncodeScaled<F, kInputs>(odd, scale(2 * i + 1)));
   } else {
     static_assert(kInputs == Inputs::kFinite);
     const auto even_by = scale.Multiplier(2 * i), odd_by = scale.Multiplier(2 * i + 1);
     if constexpr (std::is_same_v<T, BFloat16>) {
       const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
       const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
-      return join(EncodeFromBase<F, kShift>(df, even, WidenEven<T, kInputs>(d32, bases), even_by),
-                  EncodeFromBase<F, kShift>(df, odd, WidenOdd<T, kInputs>(d32, bases), odd_by));
+      return join(EncodeFromBase<F, kShift>(even, WidenEven<T, kInputs>(bases), even_by),
+                  EncodeFromBase<F, kShift>(odd, WidenOdd<T, kInputs>(bases), odd_by));
     } else {
       const auto even_floor = hn::BitCast(df, scale.Floor(2 * i));
       const auto odd_floor = hn::BitCast(df, scale.Floor(2 * i + 1));
-      return join(EncodeMagnitudes<F, kShift>(df, even, even_floor, even_by),
-                  EncodeMagnitudes<F, kShift>(df, odd, odd_floor, odd_by));
+      return join(EncodeMagnitudes<F, kShift>(even, even_floor, even_by),
+                  EncodeMagnitudes<F, kShift>(odd, odd_floor, odd_by));
     }
   }
 }
@@ -440,18 +410,19 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale
 /// Encodes fp32 items without their signs. Returns codes shifted left by kCodeShift<F> in the low
 /// 16 bits of each lane; the high 16 are undefined. 6 ops for finite items (5 under a power-of-two
 /// scale), 9 for all inputs.
-template <FloatFormat F, Inputs kInputs, class D32, class Scale>
-HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {
-  const hn::RebindToFloat<D32> df;
+template <FloatFormat F, Inputs kInputs, class Scale>
+HWY_INLINE hn::Vec<D32> Encode32(hn::Vec<D32> items, const Scale& scale, std::size_t i) {
+  const D32 d32;
+  const DF df;
+  const DI di;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   if constexpr (PowerOfTwoScales<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
-    return EncodeMagnitudes<F, kCodeShift<F>>(df, hn::BitCast(df, magnitude),
+    return EncodeMagnitudes<F, kCodeShift<F>>(hn::BitCast(df, magnitude),
                                               hn::BitCast(df, scale.Floor(i)), scale.Multiplier(i));
   } else {
-    const auto codes = EncodeScaled<F, kInputs>(df, hn::BitCast(df, magnitude), scale(i));
+    const auto codes = EncodeScaled<F, kInputs>(hn::BitCast(df, magnitude), scale(i));
     if constexpr (kInputs == Inputs::kFinite) return codes;
-    const hn::RebindToSigned<D32> di;
     const auto is_nan = hn::RebindMask(
         d32, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, std::int32_t{kFloatInfinity})));
     return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kCodeShift<F>), codes);
@@ -459,43 +430,40 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
 }
 
 /// Returns items with the signs of their codes. Replaces NaN by 0, because its code has no sign.
-template <Inputs kInputs, class D32>
-HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
+template <Inputs kInputs>
+HWY_INLINE hn::Vec<D32> Signs(hn::Vec<D32> items) {
   if constexpr (kInputs == Inputs::kFinite) return items;
+  const D32 d32;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   return hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(d32, kFloatInfinity)), items);
 }
 
 /// Adds the signs of items to the codes of Encode32. Returns codes in the top bits of 16-bit lanes,
 /// zeros below them: `low` ones in even lanes, `high` ones in odd lanes. 6 ops for finite items.
-template <Inputs kInputs, class D32>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 d32, hn::Vec<D32> low_codes,
-                                                                    hn::Vec<D32> high_codes,
-                                                                    hn::Vec<D32> low_items,
-                                                                    hn::Vec<D32> high_items) {
-  const hn::Repartition<std::uint16_t, D32> d16;
-  const auto low = hn::ShiftRight<16>(Signs<kInputs>(d32, low_items));
-  const auto high = Signs<kInputs>(d32, high_items);
+template <Inputs kInputs>
+HWY_INLINE hn::Vec<D16> SignedPairs(hn::Vec<D32> low_codes, hn::Vec<D32> high_codes,
+                                    hn::Vec<D32> low_items, hn::Vec<D32> high_items) {
+  const D16 d16;
+  const auto low = hn::ShiftRight<16>(Signs<kInputs>(low_items));
+  const auto high = Signs<kInputs>(high_items);
   const auto signs = hn::OddEven(hn::BitCast(d16, high), hn::BitCast(d16, low));
-  return hn::Or(JoinLowHalves(d16, low_codes, high_codes),
+  return hn::Or(JoinLowHalves(low_codes, high_codes),
                 hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
 }
 
 /// Joins the upper bytes of the 16-bit lanes of `low` and then of `high`.
-template <class D8, class V>
-HWY_INLINE hn::Vec<D8> UpperBytes(D8 d8, V low, V high) {
-  return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
+HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
+  return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
 }
 
 /// Reorders the quarters of 128-bit blocks: the first quarter of each block, then the second
 /// quarter of each, and so on. 1 op, or 0 if the vector is one block.
-template <class D8>
-HWY_INLINE hn::Vec<D8> QuartersInOrder([[maybe_unused]] D8 d8, hn::Vec<D8> blocks) {
-  constexpr std::size_t kBlocks = hn::MaxLanes(d8) / 16;
+HWY_INLINE hn::Vec<D8> QuartersInOrder(hn::Vec<D8> blocks) {
+  constexpr std::size_t kBlocks = hn::MaxLanes(D8()) / 16;
   if constexpr (kBlocks == 1) {
     return blocks;
   } else {
-    const hn::Repartition<std::int32_t, D8> d32;
+    const DI di;
     alignas(64) static constexpr auto kOrder = [] {
       std::array<std::int32_t, 4 * kBlocks> order{};
       for (std::size_t i = 0; i < order.size(); ++i) {
@@ -503,59 +471,49 @@ HWY_INLINE hn::Vec<D8> QuartersInOrder([[maybe_unused]] D8 d8, hn::Vec<D8> block
       }
       return order;
     }();
-    return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, blocks),
-                                                hn::SetTableIndices(d32, kOrder.data())));
+    return hn::BitCast(D8(), hn::TableLookupLanes(hn::BitCast(di, blocks),
+                                                  hn::SetTableIndices(di, kOrder.data())));
   }
 }
 
 /// De-interleaves the bytes of 32-bit lanes: byte 1 of every lane, then byte 3, 0, 2, each filling
 /// a quarter of the vector. 2 ops.
-template <class D8>
-HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
+HWY_INLINE hn::Vec<D8> TransposeQuads(hn::Vec<D8> quads) {
   alignas(16) static constexpr std::uint8_t kQuarters[16] = {1, 5, 9, 13, 3, 7, 11, 15,
                                                              0, 4, 8, 12, 2, 6, 10, 14};
-  return QuartersInOrder(d8, hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters)));
+  return QuartersInOrder(hn::TableLookupBytes(quads, hn::LoadDup128(D8(), kQuarters)));
 }
 
-/// Encodes Lanes(d8) items of T at `in`. `scale` provides scales or, for bfloat16, is a function
+/// Encodes Lanes(D8()) items of T at `in`. `scale` provides scales or, for bfloat16, is a function
 /// that encodes two vectors (EncodeSteps). Requires: scales are positive and finite. A product with
 /// such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
-template <FloatFormat F, class T, Inputs kInputs, class D8, class Scale>
-HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
+template <FloatFormat F, class T, Inputs kInputs, class Scale>
+HWY_INLINE hn::Vec<D8> EncodeRun(const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);
-  const hn::Repartition<std::uint16_t, D8> d16;
+  const D16 d16;
   if constexpr (kItemSize<T> == 4) {
-    const hn::Repartition<std::uint32_t, D8> d32;
+    const D32 d32;
     const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
       const std::size_t bytes = hn::Lanes(d32) * 4;
       const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
-      return SignedPairs<kInputs>(d32, Encode32<F, kInputs>(d32, low, scale, i),
-                                  Encode32<F, kInputs>(d32, high, scale, i + 1), low, high);
+      return SignedPairs<kInputs>(Encode32<F, kInputs>(low, scale, i),
+                                  Encode32<F, kInputs>(high, scale, i + 1), low, high);
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
-    return TransposeQuads(d8, hn::BitCast(d8, quads));
+    return TransposeQuads(hn::BitCast(D8(), quads));
 #if HWY_TARGET == HWY_AVX3_DL
-  } else if constexpr (requires(hn::Vec512<std::uint16_t> items) { scale(items, items); }) {
-    const hn::Full512<std::uint16_t> d;
-    return scale(LoadItems(d, in), LoadItems(d, in + 64));
+  } else if constexpr (requires(hn::Vec<D16> items) { scale(items, items); }) {
+    return scale(LoadItems(d16, in), LoadItems(d16, in + 64));
   } else if constexpr (PowerOfTwoScales<Scale> && kByTable<F, T>) {
     static_assert(kInputs == Inputs::kFinite);
-    const hn::Full512<std::uint16_t> d;
-    const auto low = LoadItems(d, in);
-    if constexpr (hn::MaxLanes(d8) == 64) {
-      const auto high = LoadItems(d, in + 64);
-      return EncodeByTable<F>(low, high, scale.Floor(0), scale.Floor(1));
-    } else {
-      static_assert(hn::MaxLanes(d8) == 32);
-      const auto floor = hn::Combine(d, scale.Floor(0), scale.Floor(0));
-      return hn::LowerHalf(EncodeByTable<F>(low, low, floor, floor));
-    }
+    return EncodeByTable<F>(LoadItems(d16, in), LoadItems(d16, in + 64), scale.Floor(0),
+                            scale.Floor(1));
 #endif
   } else {
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return Encode16<F, T, kInputs>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
+      return Encode16<F, T, kInputs>(LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
-    return UpperBytes(d8, part(0), part(1));
+    return UpperBytes(part(0), part(1));
   }
 }
 

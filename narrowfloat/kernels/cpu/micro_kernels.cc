@@ -51,8 +51,7 @@ bool RowAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes,
 /// Implements MicroColumnAmaxFn. 3 ops for each vector of items: load, clear the sign, maximum; 5
 /// with kAll.
 template <class T, Inputs kInputs>
-bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows which,
-                std::byte* amaxes) noexcept {
+bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, std::byte* amaxes) noexcept {
   NF_DCHECK(cols % hn::Lanes(D8()) == 0 && cols <= cpu::kMicroCols && IsLineAligned(amaxes));
   auto* maxima = reinterpret_cast<std::make_signed_t<BitsOf<T> >*>(amaxes);
   const bool prefetches = kRowsAhead<T> > 0 && rows.next != nullptr;
@@ -66,40 +65,54 @@ bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows whi
     const std::byte* ahead[kRowsAhead<T> + 1];  // an array must not be empty
     for (std::size_t i = 0; prefetches && i < kRowsAhead<T>; ++i)
       ahead[i] = rows.next + static_cast<std::ptrdiff_t>(std::min(next + i, last)) * rows.stride;
-    const bool first = r == 0 && which == cpu::AmaxRows::kOfThisCall;
+    const bool first = r == 0 && kInputs == Inputs::kFinite;
     most = std::max(most, ColumnMaximaOfPass<T, kInputs>(pass, prefetches ? ahead : nullptr, cols,
                                                          first, maxima));
   }
   return most < kInfinityBits<T>;
 }
 
-/// Returns the index of the MX block that holds the i-th sub-vector of items, with lanes of `bytes`
-/// bytes. A vector of 16-bit items widens to two fp32 sub-vectors: its even and its odd items.
-template <class T, class D>
-constexpr std::size_t BlockOf(D /*df*/, std::size_t i, std::size_t bytes) {
-  constexpr std::size_t kItems = hn::MaxLanes(D()) * sizeof(float) / kItemSize<T>;
-  return i / (bytes / kItemSize<T>)*kItems / kMxBlock;
+/// Number of the blocks that a vector of codes holds, or 1.
+template <std::size_t kBlock>
+inline constexpr std::size_t kBlocksOfVector = std::max(hn::MaxLanes(D8()) / kBlock,
+                                                        std::size_t{1});
+
+/// Returns the index of the block of kBlock items that holds the i-th sub-vector of items, with
+/// lanes of `bytes` bytes. A vector of 16-bit items widens to two fp32 sub-vectors: its even and
+/// its odd items.
+template <class T, std::size_t kBlock>
+constexpr std::size_t BlockOf(std::size_t i, std::size_t bytes) {
+  constexpr std::size_t kItems = hn::MaxLanes(DF()) * sizeof(float) / kItemSize<T>;
+  return i / (bytes / kItemSize<T>)*kItems / kBlock;
 }
 
-/// Provides EncodeRun with the scales of a vector's MX blocks, or with their PowerConstants.
-template <class T, class D>
+/// Provides EncodeRun with the scales of a vector's blocks from the j-th on, or with their
+/// PowerConstants. Copies them: if it read them from memory, the compiler would load them again
+/// after each store of codes.
+template <class T, std::size_t kBlock>
 struct BlockScaleOf {
-  const float* scale;  // of the vector's first block
-  HWY_INLINE hn::Vec<D> operator()(std::size_t i) const {
-    return hn::Set(D(), scale[BlockOf<T>(D(), i, sizeof(float))]);
+  HWY_INLINE BlockScaleOf(const MicroScales& of, std::size_t j) {
+    std::copy_n(of.scale + j, kBlocksOfVector<kBlock>, scale);
+  }
+  float scale[kBlocksOfVector<kBlock>];
+  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
+    return hn::Set(DF(), scale[BlockOf<T, kBlock>(i, sizeof(float))]);
   }
 };
-template <class T, class D>
+template <class T, std::size_t kBlock>
 struct BlockPowersOfTwo {
-  const std::uint32_t* floor;  // of the vector's first block
-  const float* multiplier;
-  HWY_INLINE auto Floor(std::size_t i) const {
-    const hn::RebindToUnsigned<D> d32;
-    const hn::Repartition<FloorBits<T>, D> d;
-    return hn::BitCast(d, hn::Set(d32, floor[BlockOf<T>(D(), i, sizeof(FloorBits<T>))]));
+  HWY_INLINE BlockPowersOfTwo(const MicroScales& of, std::size_t j) {
+    std::copy_n(of.floor + j, kBlocksOfVector<kBlock>, floor);
+    std::copy_n(of.multiplier + j, kBlocksOfVector<kBlock>, multiplier);
   }
-  HWY_INLINE hn::Vec<D> Multiplier(std::size_t i) const {
-    return hn::Set(D(), multiplier[BlockOf<T>(D(), i, sizeof(float))]);
+  std::uint32_t floor[kBlocksOfVector<kBlock>];
+  float multiplier[kBlocksOfVector<kBlock>];
+  HWY_INLINE auto Floor(std::size_t i) const {
+    const hn::Repartition<FloorBits<T>, DF> d;
+    return hn::BitCast(d, hn::Set(D32(), floor[BlockOf<T, kBlock>(i, sizeof(FloorBits<T>))]));
+  }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
+    return hn::Set(DF(), multiplier[BlockOf<T, kBlock>(i, sizeof(float))]);
   }
 };
 
@@ -107,54 +120,6 @@ struct BlockPowersOfTwo {
 enum class Encoder : std::uint8_t { kPowersOfTwo, kFinite, kAll };
 template <Encoder kEncoder>
 inline constexpr Inputs kInputsOf = kEncoder == Encoder::kAll ? Inputs::kAll : Inputs::kFinite;
-
-/// Encodes a run of MX blocks, as many at a time as fill a vector of codes. An odd last block is
-/// half a vector of 512 bits. Calls store(d, codes, offset) for each vector or half.
-template <FloatFormat F, class T, Encoder kEncoder, class Store>
-HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroScales& of,
-                            const Store& store) {
-  const D8 d8;
-  const auto encode = [&](auto d, std::size_t i) NF_INLINE_ATTR {
-    using Values = hn::Repartition<float, decltype(d)>;
-    const std::size_t j = i / kMxBlock;
-    PrefetchBytes(in.next + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
-    const std::byte* items = in.items + i * kItemSize<T>;
-    if constexpr (kEncoder == Encoder::kPowersOfTwo) {
-      const BlockPowersOfTwo<T, Values> constants{of.floor + j, of.multiplier + j};
-      store(d, EncodeRun<F, T, Inputs::kFinite>(d, items, constants), i);
-    } else {
-      const BlockScaleOf<T, Values> scales{of.scale + j};
-      store(d, EncodeRun<F, T, kInputsOf<kEncoder> >(d, items, scales), i);
-    }
-  };
-  const std::size_t count = blocks * kMxBlock;
-  std::size_t i = 0;
-  for (; i + hn::Lanes(d8) <= count; i += hn::Lanes(d8)) encode(d8, i);
-  if constexpr (hn::MaxLanes(d8) > kMxBlock) {
-    if (i < count) encode(hn::CappedTag<std::uint8_t, kMxBlock>(), i);
-  }
-}
-
-/// Returns the provider of block j's scale for EncodeRun.
-template <class T, Encoder kEncoder>
-HWY_INLINE auto ScaleOfBlock(const MicroScales& of, std::size_t j) {
-  if constexpr (kEncoder == Encoder::kPowersOfTwo) {
-    return UniformPowerOfTwo<T, DF>{of.floor[j], of.multiplier[j]};
-  } else {
-    return UniformScale<DF>{of.scale[j]};
-  }
-}
-
-/// Encodes block j of a run. Requires: blocks fill whole vectors of codes.
-template <FloatFormat F, class T, Inputs kInputs, std::size_t kBlock, class Scale, class Store>
-HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scale,
-                            const Store& store) {
-  const D8 d8;
-  for (std::size_t i = j * kBlock; i < (j + 1) * kBlock; i += hn::Lanes(d8)) {
-    PrefetchBytes(in.next + i * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-    store(d8, EncodeRun<F, T, kInputs>(d8, in.items + i * kItemSize<T>, scale), i);
-  }
-}
 
 /// Changes `run` from row r to row r + 1.
 HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
@@ -192,55 +157,72 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   }
 }
 
-/// Implements EncodeFn for blocks. The scale of a block of whole vectors stays in registers for the
-/// block, the scale of a single block for all rows.
+/// Calls encode(i) for each whole step of codes of a run. Returns the index of the first code after
+/// these. Runs as wide as a patch are unrolled: as a loop over two vectors of 512 bits, they took
+/// 1.2 to 1.3 times as long on a Zen 4.
+template <std::size_t kStep, class Encode>
+HWY_INLINE std::size_t ForEachStep(std::size_t count, const Encode& encode) {
+  std::size_t i = 0;
+  if (count == kTransposedCols) {
+#pragma GCC unroll 8
+    for (; i < kTransposedCols; i += kStep) encode(i);
+  } else {
+    for (; i + kStep <= count; i += kStep) encode(i);
+  }
+  return i;
+}
+
+/// Implements EncodeFn for blocks. A step is a block or the blocks of one vector. The scale of a
+/// single block stays in registers for all rows. An odd last MX block fills half a vector of 512
+/// bits: the vector has its items twice, and half of the codes are stored.
 template <FloatFormat F, class T, std::size_t kBlock, Encoder kEncoder>
 void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& scales) noexcept {
   NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);
   const MicroScales of = scales;
-  if constexpr (kBlock == kMxBlock) {
-    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-      EncodeMxRun<F, T, kEncoder>(in, blocks, of, store);
-    });
-  } else if (blocks == 1) {
-    const auto scale = ScaleOfBlock<T, kEncoder>(of, 0);
-    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-      EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, 0, scale, store);
-    });
-  } else {
-    ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-      for (std::size_t j = 0; j < blocks; ++j)
-        EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, j, ScaleOfBlock<T, kEncoder>(of, j),
-                                                       store);
-    });
+  using ScalesAt = std::conditional_t<kEncoder == Encoder::kPowersOfTwo,
+                                      BlockPowersOfTwo<T, kBlock>, BlockScaleOf<T, kBlock> >;
+  constexpr Inputs kInputs = kInputsOf<kEncoder>;
+  constexpr std::size_t kLanes = hn::MaxLanes(D8()), kStep = std::max(kLanes, kBlock);
+  const auto encode = [](const MicroRun& in, std::size_t first, const ScalesAt& scales_of,
+                         const auto& store) NF_INLINE_ATTR {
+    for (std::size_t at = first; at < first + kStep; at += kLanes) {
+      PrefetchBytes(in.next + at * kItemSize<T>, kLanes * kItemSize<T>);
+      store(D8(), EncodeRun<F, T, kInputs>(in.items + at * kItemSize<T>, scales_of), at);
+    }
+  };
+  if (kBlock > kMxBlock && blocks == 1) {
+    const ScalesAt scales_of(of, 0);
+    return ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store)
+                                      NF_INLINE_ATTR { encode(in, 0, scales_of, store); });
   }
+  ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    const std::size_t i =
+        ForEachStep<kStep>(blocks * kBlock, [&](std::size_t first) NF_INLINE_ATTR {
+          encode(in, first, ScalesAt(of, first / kBlock), store);
+        });
+    if constexpr (kLanes > kBlock) {
+      if (i == blocks * kBlock) return;
+      constexpr std::size_t kBytes = kBlock * kItemSize<T>;
+      PrefetchBytes(in.next + i * kItemSize<T>, kBytes);
+      alignas(64) std::byte twice[2 * kBytes];  // written by whole vectors, as it is read
+      CopyBytes(in.items + i * kItemSize<T>, kBytes, twice);
+      CopyBytes(in.items + i * kItemSize<T>, kBytes, twice + kBytes);
+      const hn::Half<D8> half;
+      const ScalesAt scales_of(of, i / kBlock);
+      store(half, hn::LowerHalf(half, EncodeRun<F, T, kInputs>(twice, scales_of)), i);
+    }
+  });
 }
 
 /// Returns the provider of the scales of the columns from `col` on for EncodeRun.
 template <class T, Encoder kEncoder>
 HWY_INLINE auto ColumnScalesAt(const MicroScales& scales, std::size_t col) {
   if constexpr (kEncoder == Encoder::kPowersOfTwo) {
-    return LanePowersOfTwo<T, DF>{reinterpret_cast<const FloorBits<T>*>(scales.floor) + col,
-                                  scales.multiplier + col};
+    return LanePowersOfTwo<T>{reinterpret_cast<const FloorBits<T>*>(scales.floor) + col,
+                              scales.multiplier + col};
   } else {
-    return LaneScales<DF>{scales.scale + col};
+    return LaneScales{scales.scale + col};
   }
-}
-
-/// Calls encode(i) for each whole vector of codes of a run. Returns the index of the first code
-/// after these. Runs as wide as a patch are unrolled: as a loop over two vectors of 512 bits, they
-/// took 1.2 to 1.3 times as long on a Zen 4.
-template <class Encode>
-HWY_INLINE std::size_t ForEachVector(std::size_t count, const Encode& encode) {
-  const std::size_t lanes = hn::Lanes(D8());
-  std::size_t i = 0;
-  if (count == kTransposedCols) {
-#pragma GCC unroll 8
-    for (; i < kTransposedCols; i += lanes) encode(i);
-  } else {
-    for (; i + lanes <= count; i += lanes) encode(i);
-  }
-  return i;
 }
 
 template <FloatFormat F, class T, Encoder kEncoder>
@@ -249,11 +231,11 @@ void EncodeColumns(const MicroRuns& runs, std::size_t cols, const MicroScales& s
   NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols <= cpu::kMicroCols);
   const MicroScales of = scales;
   ForEachRun<true>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-    ForEachVector(cols, [&](std::size_t c) NF_INLINE_ATTR {
+    ForEachStep<hn::MaxLanes(d8)>(cols, [&](std::size_t c) NF_INLINE_ATTR {
       PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const std::byte* items = in.items + c * kItemSize<T>;
       const auto scale = ColumnScalesAt<T, kEncoder>(of, c);
-      store(d8, EncodeRun<F, T, kInputsOf<kEncoder> >(d8, items, scale), c);
+      store(d8, EncodeRun<F, T, kInputsOf<kEncoder> >(items, scale), c);
     });
   });
 }
@@ -270,23 +252,22 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   const auto encode = [&](std::size_t c, auto& row_codes) NF_INLINE_ATTR {
     const std::byte* items = in.items + c * kItemSize<T>;
     PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-    const std::size_t j = c / kMxBlock;
-    const BlockPowersOfTwo<T, DF> by_row{blocks.floor + j, blocks.multiplier + j};
+    const BlockPowersOfTwo<T, kMxBlock> by_row(blocks, c / kMxBlock);
     const auto by_column = ColumnScalesAt<T, Encoder::kPowersOfTwo>(columns, c);
     if constexpr (kItemSize<T> == 2 && !kByTable<F, T>) {
       // Half a vector at a time, so that the items stay in registers for both directions.
       const D16 d16;
       const auto low = LoadItems(d16, items);
-      const auto row_low = Encode16<F, T, kInputs>(d16, low, by_row, 0);
-      const auto column_low = Encode16<F, T, kInputs>(d16, low, by_column, 0);
+      const auto row_low = Encode16<F, T, kInputs>(low, by_row, 0);
+      const auto column_low = Encode16<F, T, kInputs>(low, by_column, 0);
       const auto high = LoadItems(d16, items + hn::Lanes(d16) * 2);
-      const auto row_high = Encode16<F, T, kInputs>(d16, high, by_row, 1);
-      const auto column_high = Encode16<F, T, kInputs>(d16, high, by_column, 1);
-      row_codes.Put(d8, UpperBytes(d8, row_low, row_high), c);
-      hn::StoreU(UpperBytes(d8, column_low, column_high), d8, to + c);
+      const auto row_high = Encode16<F, T, kInputs>(high, by_row, 1);
+      const auto column_high = Encode16<F, T, kInputs>(high, by_column, 1);
+      row_codes.Put(d8, UpperBytes(row_low, row_high), c);
+      hn::StoreU(UpperBytes(column_low, column_high), d8, to + c);
     } else {
-      const auto row = EncodeRun<F, T, kInputs>(d8, items, by_row);
-      const auto column = EncodeRun<F, T, kInputs>(d8, items, by_column);
+      const auto row = EncodeRun<F, T, kInputs>(items, by_row);
+      const auto column = EncodeRun<F, T, kInputs>(items, by_column);
       row_codes.Put(d8, row, c);
       hn::StoreU(column, d8, to + c);
     }
@@ -321,13 +302,13 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
       largest = hn::Max(largest, Magnitudes<T, kInputs>(di, loaded));
       hn::Store(loaded, di, reinterpret_cast<hn::TFromD<decltype(di)>*>(items + i));
     }
-    return EncodeRun<F, T, kInputs>(d8, items, scale);
+    return EncodeRun<F, T, kInputs>(items, scale);
   };
   const std::ptrdiff_t ahead = UnalignedAhead(runs);
   ForEachRun<false>(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
     for (std::size_t i = 0; ahead != 0 && i <= count * kItemSize<T>; i += kLineBytes)
       hwy::Prefetch(in.items + ahead + i);
-    const std::size_t i = ForEachVector(count, [&](std::size_t at) NF_INLINE_ATTR {
+    const std::size_t i = ForEachStep<hn::MaxLanes(d8)>(count, [&](std::size_t at) NF_INLINE_ATTR {
       PrefetchBytes(in.next + at * kItemSize<T>, lanes * kItemSize<T>);
       store(d8, encode(in.items + at * kItemSize<T>), at);
     });
@@ -376,8 +357,8 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
       for (std::size_t k = 0; k < hn::Lanes(d8); ++k)
         patterns[k] = static_cast<std::uint16_t>(floor + i + k);
       const auto* items = reinterpret_cast<const std::byte*>(patterns);
-      const UniformScale<DF> scale{tables.scale};
-      hn::Store(EncodeRun<F, T, Inputs::kFinite>(d8, items, scale), d8, codes + i);
+      const UniformScale scale{tables.scale};
+      hn::Store(EncodeRun<F, T, Inputs::kFinite>(items, scale), d8, codes + i);
     }
     const auto code_at = [&](std::uint32_t distance) { return std::uint32_t{codes[distance]}; };
     FillSteps<F>(code_at, tables.excess, tables.code, tables.last);
@@ -393,7 +374,7 @@ HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_
                                                const cpu::UniformTables& tables) {
   constexpr Inputs kInputs = Inputs::kFinite;
   if constexpr (std::is_same_v<T, Float16>) {  // kHalfRebias is multiplied into the scale
-    const RebiasedScale<DF> rebiased{{tables.scale * kHalfRebias}};
+    const RebiasedScale rebiased{{tables.scale * kHalfRebias}};
     return EncodeRunsUniformly<F, T, kInputs>(runs, count, rebiased);
   }
 #if HWY_TARGET == HWY_AVX3_DL
@@ -413,7 +394,7 @@ HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_
     }
   }
 #endif
-  return EncodeRunsUniformly<F, T, kInputs>(runs, count, UniformScale<DF>{tables.scale});
+  return EncodeRunsUniformly<F, T, kInputs>(runs, count, UniformScale{tables.scale});
 }
 
 template <FloatFormat F, class T>
@@ -422,14 +403,14 @@ void EncodeUniform(const MicroRuns& runs, std::size_t count, cpu::UniformState& 
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
   // The amax times the scale computed from it may exceed the largest value by a rounding error.
   constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
-  state.all_finite &= !std::is_same_v<T, Float16> || scale < RebiasedScale<DF>::kTooLarge;
+  state.all_finite &= !std::is_same_v<T, Float16> || scale < RebiasedScale::kTooLarge;
   std::uint32_t bits = 0;
   if (state.all_finite) {
     bits = EncodeFiniteUniformly<F, T>(runs, count, state.tables);
     state.all_finite = bits < kInfinityBits<T> && MagnitudeValue<T>(bits) * scale <= kRoundsToMax;
   }
   if (!state.all_finite)
-    bits = EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, UniformScale<DF>{scale});
+    bits = EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, UniformScale{scale});
   state.largest = std::max(state.largest, bits);
 }
 

@@ -98,10 +98,6 @@ using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
 using RowAmaxFn = bool (*)(const std::byte* items, std::size_t blocks, std::byte* amaxes,
                            std::byte* of_columns) noexcept;
 
-/// The rows that the amaxes of columns cover after a call: the rows of the call, or also the rows
-/// of earlier calls.
-enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
-
 /// Rows of a call that computes the amaxes of columns. If `next` is not null, the call may prefetch
 /// the next call's rows: up to `count` rows from `next` on, `stride` bytes apart.
 struct ColumnRows {
@@ -111,11 +107,12 @@ struct ColumnRows {
   std::ptrdiff_t stride = 0;
 };
 
-/// Stores the patterns of the largest magnitudes of `cols` columns of `rows`. `of_columns` returns
-/// true if all items are finite, else its patterns are invalid. `of_columns_of_all` ignores NaN and
-/// returns true if no amax is infinite. Requires: rows.count > 0; cols is a multiple of
-/// MicroKernels::vector_bytes and at most kMicroCols; `amaxes` begins at a cache line.
-using MicroColumnAmaxFn = bool (*)(const ColumnRows& rows, std::size_t cols, AmaxRows which,
+/// Computes the patterns of the largest magnitudes of `cols` columns of `rows`. `of_columns` stores
+/// them and returns true if all items are finite, else its patterns are invalid.
+/// `of_columns_of_all` updates the patterns in `amaxes`, ignores NaN, and returns true if no amax
+/// is infinite. Requires: rows.count > 0; cols is a multiple of MicroKernels::vector_bytes and at
+/// most kMicroCols; `amaxes` begins at a cache line.
+using MicroColumnAmaxFn = bool (*)(const ColumnRows& rows, std::size_t cols,
                                    std::byte* amaxes) noexcept;
 
 /// Computes the scales of `count` blocks or columns from their amaxes. Returns true if
@@ -179,8 +176,9 @@ using EncodeBothFn = void (*)(const MicroRun& run, std::size_t cols, const Micro
 using CopyFn = void (*)(const std::byte* from, std::size_t count, std::byte* to) noexcept;
 
 /// Writes the transpose of rows x cols codes, whose rows are kTransposedCols apart, to columns
-/// `stride` apart. Stores are non-temporal if `nontemporal`. Reads up to multiples of vector_bytes
-/// (MicroKernels) rows and columns. Requires: rows <= kTransposedRun, cols <= kTransposedCols.
+/// `stride` apart. Stores are non-temporal if `nontemporal`. Reads up to a multiple of vector_bytes
+/// (MicroKernels) rows and of kSquareSide columns. Requires: rows <= kTransposedRun, cols <=
+/// kTransposedCols.
 using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size_t cols,
                              std::byte* out, std::size_t stride, bool nontemporal) noexcept;
 

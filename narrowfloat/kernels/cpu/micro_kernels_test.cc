@@ -66,7 +66,7 @@ class MicroKernelsTest : public testing::Test {
  protected:
   static const FormatKernels& Kernels(const Target& target) { return KernelsOf<P>(target); }
   static const AmaxKernels& Amaxes(const Target& target) {
-    return target.micro->amax[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+    return target.parts.micro->amax[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
   }
   static const ScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
@@ -83,7 +83,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfBlocksIgnoreNaN) {
   for (const Target& target : Targets()) {
     for (std::size_t length = 0; length < kAmaxLengths.size(); ++length) {
       const std::size_t block = kAmaxLengths[length], most = kMicroRun / block;
-      const std::size_t lanes = std::min(target.micro->vector_bytes / P::kBytes, most);
+      const std::size_t lanes = std::min(target.parts.micro->vector_bytes / P::kBytes, most);
       for (std::size_t first = 0, blocks = 1; first < patterns.size(); first += blocks * 2) {
         blocks = first / 2 % most + 1;
         Items items(blocks * block + 1, P::kBytes), amaxes(2 * most, P::kBytes);
@@ -118,7 +118,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
   std::mt19937 random(2);
   for (const Target& target : Targets()) {
     const AmaxKernels& kernels = this->Amaxes(target);
-    for (const std::size_t cols : {target.micro->vector_bytes, kMicroCols}) {
+    for (const std::size_t cols : {target.parts.micro->vector_bytes, kMicroCols}) {
       for (std::size_t count = 1; count <= kMxBlock + 1; ++count) {
         for (const bool finite : {true, false}) {
           Items items(count * cols + 1, P::kBytes), amaxes(cols, P::kBytes);
@@ -133,13 +133,15 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
               expected[c] = Larger<P>(expected[c], item);
             }
           }
-          const MicroColumnAmaxFn run = finite ? kernels.of_columns : kernels.of_columns_of_all;
-          const std::size_t some = count / 2 + 1;
-          run({rows.data(), some, rows[0], 64}, cols, AmaxRows::kOfThisCall, amaxes.At(0));
-          if (some < count) {
-            const bool result =
-                run({rows.data() + some, count - some}, cols, AmaxRows::kOfAllCalls, amaxes.At(0));
-            EXPECT_TRUE(result || !finite) << target.name;
+          if (finite) {
+            const ColumnRows all{rows.data(), count, rows[0], 64};
+            EXPECT_TRUE(kernels.of_columns(all, cols, amaxes.At(0))) << target.name;
+          } else {
+            std::memset(amaxes.At(0), 0, cols * P::kBytes);
+            const std::size_t some = count / 2 + 1;
+            kernels.of_columns_of_all({rows.data(), some, rows[0], 64}, cols, amaxes.At(0));
+            if (some < count)
+              kernels.of_columns_of_all({rows.data() + some, count - some}, cols, amaxes.At(0));
           }
           for (std::size_t c = 0; c < cols; ++c)
             ASSERT_EQ(amaxes.Get(c), expected[c])
@@ -157,8 +159,7 @@ TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
       Items row(kMicroCols, P::kBytes), amaxes(kMicroCols, P::kBytes);
       row.Set(kMicroCols - 1, special | P::kSign);
       const std::byte* rows[] = {row.At(0)};
-      EXPECT_FALSE(this->Amaxes(target).of_columns({rows, 1}, kMicroCols, AmaxRows::kOfThisCall,
-                                                   amaxes.At(0)))
+      EXPECT_FALSE(this->Amaxes(target).of_columns({rows, 1}, kMicroCols, amaxes.At(0)))
           << target.name;
     }
   }
@@ -444,7 +445,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
     const ScaleKernels& e8m0 = this->ScalesOf(target, ScaleType::kE8M0);
     const AmaxKernels& amax = this->Amaxes(target);
     const BlockAmaxFn amax_of_blocks = amax.of_blocks[IndexOf(kAmaxLengths, kMxBlock)];
-    const std::size_t step = std::max(kMxBlock, target.micro->vector_bytes);
+    const std::size_t step = std::max(kMxBlock, target.parts.micro->vector_bytes);
     for (std::size_t cols = step; cols <= kMicroCols; cols += step) {
       const std::size_t blocks = cols / kMxBlock;
       Items items(cols + 1, P::kBytes), block_amaxes(2 * kMicroBlocks, P::kBytes),
@@ -453,7 +454,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
       const std::byte* rows[] = {items.At(1)};
       Scales of_blocks, of_columns;
       ASSERT_TRUE(amax_of_blocks(items.At(1), blocks, block_amaxes.At(0)));
-      ASSERT_TRUE(amax.of_columns({rows, 1}, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
+      ASSERT_TRUE(amax.of_columns({rows, 1}, cols, column_amaxes.At(0)));
       ASSERT_TRUE(e8m0.of_blocks(block_amaxes.At(0), blocks, {}, of_blocks.All()));
       ASSERT_TRUE(e8m0.of_columns(column_amaxes.At(0), cols, {}, of_columns.All()));
       for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;
@@ -494,7 +495,7 @@ TEST(TransposeTest, TransposesPatchesOfAnySizeAndWritesNothingElse) {
         for (const std::size_t cols : {1u, 16u, 100u, 128u}) {
           const std::size_t stride = rows + 3;
           Items out(cols * stride, 1);
-          target.micro->transpose(codes.At(0), rows, cols, out.At(0), stride, nontemporal);
+          target.parts.micro->transpose(codes.At(0), rows, cols, out.At(0), stride, nontemporal);
           for (std::size_t i = 0; i < cols * stride; ++i) {
             const std::size_t c = i / stride, r = i % stride;
             ASSERT_EQ(out.Get(i), r < rows ? codes.Get(r * kTransposedCols + c) : 0)
@@ -515,7 +516,7 @@ TEST(CopyNontemporalTest, CopiesRunsOfAnyAlignmentAndNothingElse) {
     for (std::size_t offset = 0; offset < 65; ++offset) {
       for (const std::size_t count : {0u, 1u, 15u, 16u, 63u, 64u, 65u, 127u, 128u, 300u}) {
         Items to(512, 1);
-        target.micro->copy_nontemporal(from.At(offset % 7), count, to.At(offset));
+        target.parts.micro->copy_nontemporal(from.At(offset % 7), count, to.At(offset));
         for (std::size_t i = 0; i < 512; ++i) {
           const bool inside = i >= offset && i < offset + count;
           ASSERT_EQ(to.Get(i), inside ? from.Get(offset % 7 + i - offset) : 0)

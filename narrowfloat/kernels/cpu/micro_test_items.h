@@ -55,7 +55,7 @@ struct ItemType {
 template <class F, class T>
 struct FormatAndItems : ItemType<T> {
   using Format = F;
-  static constexpr std::size_t kFormat = IndexIn<F>(MicroFormats{});
+  static constexpr std::size_t kFormat = IndexIn<F>(ElementFormats{});
 };
 
 /// A buffer of items or amaxes, aligned to cache lines.
@@ -76,24 +76,16 @@ struct Items {
   std::vector<Line> memory;
 };
 
-/// An instruction set that this machine can run, and its micro-kernels.
-struct Target {
-  std::string name;
-  const MicroKernels* micro;
-  const ByType<PackKernels>* pack;
-  const DecodeKernels* decode;
-};
+using Target = CpuTarget;
 inline std::vector<Target> Targets() {
-  std::vector<Target> targets;
-  for (const auto& [name, parts] : AvailableTargets())
-    targets.push_back({name, parts.micro, parts.pack, parts.decode});
-  return targets;
+  return AvailableTargets();
 }
 
 /// Returns the micro-kernels of FormatAndItems.
 template <class P>
 const FormatKernels& KernelsOf(const Target& target) {
-  return target.micro->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  return target.parts.micro
+      ->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
 }
 
 /// Returns the larger of `amax` and the magnitude of `item`. Ignores NaN.

@@ -37,7 +37,8 @@ HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
   for (std::size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(from + i, 0, 2);
 }
 
-/// Copies whole lines with stores that bypass the caches. Requires: `to` begins at a line.
+/// Copies whole lines with stores that bypass the caches. Requires: `to` begins at a line; `count`
+/// is a multiple of kLineBytes.
 HWY_INLINE void CopyLinesNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
   for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {

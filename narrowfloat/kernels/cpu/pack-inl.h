@@ -15,20 +15,18 @@ template <class T, class Coder>
 HWY_INLINE hn::Vec<D16> TopCodes(const std::byte* in, std::size_t i, const float* scales,
                                  const Coder& coder) {
   const D16 d16;
-  const DF df;
   if constexpr (kItemSize<T> == 2) {
-    const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i / 2);
-    return coder.template Codes16<T>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
+    const auto scale = SpreadScales<cpu::kPackUnit / 2>(scales, i / 2);
+    return coder.template Codes16<T>(LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
   } else {
     const D32 d32;
     const auto items = [&](std::size_t k)
                            NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
     const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
-      return hn::BitCast(
-          d16, coder.Codes32(d32, items(k), SpreadScales<cpu::kPackUnit>(df, scales, k), k));
+      return hn::BitCast(d16, coder.Codes32(items(k), SpreadScales<cpu::kPackUnit>(scales, k), k));
     };
     const auto signs = [&](std::size_t k) NF_INLINE_ATTR {
-      return hn::BitCast(d16, Signs<Coder::kKind>(d32, items(k)));
+      return hn::BitCast(d16, Signs<Coder::kKind>(items(k)));
     };
     const std::size_t next = i + hn::Lanes(d32);
     return hn::Or(
@@ -41,7 +39,6 @@ HWY_INLINE hn::Vec<D16> TopCodes(const std::byte* in, std::size_t i, const float
 /// codes from the i-th on in the top bits of 16-bit lanes, zeros below.
 template <class At>
 HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
-  const D8 d8;
   const D16 d16;
   const D32 d32;
   const std::size_t lanes = hn::Lanes(d16);
@@ -56,7 +53,7 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
                        hn::BitCast(d16, hn::ShiftRight<16>(bytes(i))));
   };
   const auto upper = hn::And(pairs(0), hn::Set(d16, std::uint16_t{0xFF00}));
-  return TransposeQuads(d8, hn::BitCast(d8, hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
+  return TransposeQuads(hn::BitCast(D8(), hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
 #if HWY_ARCH_X86
@@ -79,7 +76,7 @@ struct NearestWhole {
   HWY_INLINE auto Codes(hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t /*i*/) const {
     const auto product = hn::Mul(value, scale);
     return hn::BitCast(hn::RebindToSigned<DF>(),
-                       EncodeMagnitudes<E2M1, kShift>(DF(), product, kWholeMultiplier));
+                       EncodeMagnitudes<E2M1, kShift>(product, kWholeMultiplier));
   }
 };
 #if HWY_TARGET <= HWY_AVX3
@@ -95,13 +92,13 @@ struct StochasticWhole {
     const D16 d16;
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(hn::Half<D8>(), random + i));
     const auto product = hn::Min(hn::Mul(value, scale), hn::Set(df, kMaxValue<E2M1>));
-    const auto binade = BinadeOf(df, product, hn::Set(df, 1.0f));
-    const auto raised = AddDither(df, product, binade, Dither<kOdd>(d16, bytes));
+    const auto binade = BinadeOf(product, hn::Set(df, 1.0f));
+    const auto raised = AddDither(product, binade, Dither<kOdd>(bytes));
     constexpr int kTruncate = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
     const hn::Vec<DF> sum{_mm512_fmadd_round_ps(binade.raw, hn::Set(df, kWholeMultiplier).raw,
                                                 raised.raw, kTruncate)};
     return hn::BitCast(hn::RebindToSigned<DF>(),
-                       CodeOfSum<E2M1::kMantissaBits, kShift>(D32(), hn::BitCast(D32(), sum)));
+                       CodeOfSum<E2M1::kMantissaBits, kShift>(hn::BitCast(D32(), sum)));
   }
 };
 #endif
@@ -123,11 +120,11 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
                          NF_INLINE_ATTR { return LoadItems(d16, in + i * lanes * kItemSize<T>); };
   const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
     const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
-    const auto scale = SpreadScales<cpu::kPackUnit / 2>(DF(), scales, i * lanes / 2);
+    const auto scale = SpreadScales<cpu::kPackUnit / 2>(scales, i * lanes / 2);
     // Or, not Add: clang 14 fuses an addition with CodeOfSum's multiplication into an instruction
     // of AVX-VNNI. Processors with AVX-512 VNNI alone (Zen 4) do not have it.
-    const auto even = WidenEven<T, Inputs::kFinite>(d32, magnitude);
-    const auto odd = WidenOdd<T, Inputs::kFinite>(d32, magnitude);
+    const auto even = WidenEven<T, Inputs::kFinite>(magnitude);
+    const auto odd = WidenOdd<T, Inputs::kFinite>(magnitude);
     const std::size_t first = i * lanes;
     return hn::Or(rounding.template Codes<kShift, false>(even, scale, first),
                   rounding.template Codes<kShift + 4, true>(odd, scale, first));
@@ -141,7 +138,7 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
     const auto codes = hn::ReorderDemote2To(di16, pairs(i), pairs(i + 1));
     return hn::ShiftRight<kShift>(hn::Or(codes, sign_bits));
   };
-  return QuartersInOrder(d8, hn::Vec<D8>{NF_INSTRUCTION(packus_epi16)(words(0).raw, words(2).raw)});
+  return QuartersInOrder(hn::Vec<D8>{NF_INSTRUCTION(packus_epi16)(words(0).raw, words(2).raw)});
 }
 #endif
 
@@ -149,7 +146,7 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
 /// byte. `scale` has one scale per column.
 template <class T, class Coder>
 HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* second,
-                                     const LaneScales<DF>& scale, const Coder& first_coder,
+                                     const LaneScales& scale, const Coder& first_coder,
                                      const Coder& second_coder) {
   const D16 d16;
   const D32 d32;
@@ -157,24 +154,22 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
     const std::size_t at = i * hn::Lanes(d16);
     const std::byte* from = row + at * kItemSize<T>;
     if constexpr (kItemSize<T> == 2) {
-      return coder.template Codes16<T>(d16, LoadItems(d16, from), scale(2 * i), scale(2 * i + 1),
-                                       at);
+      return coder.template Codes16<T>(LoadItems(d16, from), scale(2 * i), scale(2 * i + 1), at);
     } else {
       constexpr Inputs kInputs = Coder::kKind;
       const std::size_t lanes = hn::Lanes(d32);
       const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
-      return SignedPairs<kInputs>(d32, coder.Codes32(d32, low, scale(2 * i), at),
-                                  coder.Codes32(d32, high, scale(2 * i + 1), at + lanes), low,
-                                  high);
+      return SignedPairs<kInputs>(coder.Codes32(low, scale(2 * i), at),
+                                  coder.Codes32(high, scale(2 * i + 1), at + lanes), low, high);
     }
   };
   const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below
     return hn::Or(codes(second, second_coder, i), hn::ShiftRight<4>(codes(first, first_coder, i)));
   };
   if constexpr (kItemSize<T> == 2) {
-    return UpperBytes(D8(), both(0), both(1));
+    return UpperBytes(both(0), both(1));
   } else {
-    return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(both(0), hn::ShiftRight<8>(both(1)))));
+    return TransposeQuads(hn::BitCast(D8(), hn::Or(both(0), hn::ShiftRight<8>(both(1)))));
   }
 }
 

@@ -132,7 +132,7 @@ void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::u
       PrefetchBytes(in.next[r] + from, lanes * kItemSize<T>);
       PrefetchBytes(in.next[r + 1] + from, lanes * kItemSize<T>);
       const auto packed = PackColumnRun<T>(
-          in.rows[r] + from, in.rows[r + 1] + from, LaneScales<DF>{scale + c},
+          in.rows[r] + from, in.rows[r + 1] + from, LaneScales{scale + c},
           coder.From(r * kTransposedCols + c), coder.From((r + 1) * kTransposedCols + c));
       hn::StoreU(packed, D8(), reinterpret_cast<std::uint8_t*>(codes + c));
     }
@@ -215,9 +215,9 @@ void EstimateRow(const std::byte* items, std::size_t blocks, const TwoLevelFacto
   static_assert(hn::MaxLanes(df) == 2 * kPairs);
   const auto of_two_blocks = [&](std::size_t k, std::size_t j) NF_INLINE_ATTR {
     const auto pairs = LoadPairs<T>(items + j * cpu::kPackUnit * kItemSize<T>);
-    const auto scale = SpreadScales<kPairs>(df, candidates.of[k].scale + j, 0);
-    return DistancesOfPairs<kSquares>(WidenEven<T, Inputs::kFinite>(D32(), pairs),
-                                      WidenOdd<T, Inputs::kFinite>(D32(), pairs), scale);
+    const auto scale = SpreadScales<kPairs>(candidates.of[k].scale + j, 0);
+    return DistancesOfPairs<kSquares>(WidenEven<T, Inputs::kFinite>(pairs),
+                                      WidenOdd<T, Inputs::kFinite>(pairs), scale);
   };
   const auto add_adjacent = [&](hn::Vec<DI> low, hn::Vec<DI> high) NF_INLINE_ATTR {
     return hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low));
@@ -264,12 +264,12 @@ void EstimateColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*fac
       for (std::size_t r = 0; r < strip.count; r += 2) {
         const auto first = LoadPairs<T>(strip.rows[r] + c * kItemSize<T>);
         const auto second = LoadPairs<T>(strip.rows[r + 1] + c * kItemSize<T>);
-        even = hn::Add(even, DistancesOfPairs<kSquares>(
-                                 WidenEven<T, Inputs::kFinite>(D32(), first),
-                                 WidenEven<T, Inputs::kFinite>(D32(), second), even_scale));
-        odd = hn::Add(odd, DistancesOfPairs<kSquares>(WidenOdd<T, Inputs::kFinite>(D32(), first),
-                                                      WidenOdd<T, Inputs::kFinite>(D32(), second),
-                                                      odd_scale));
+        even = hn::Add(
+            even, DistancesOfPairs<kSquares>(WidenEven<T, Inputs::kFinite>(first),
+                                             WidenEven<T, Inputs::kFinite>(second), even_scale));
+        odd = hn::Add(odd,
+                      DistancesOfPairs<kSquares>(WidenOdd<T, Inputs::kFinite>(first),
+                                                 WidenOdd<T, Inputs::kFinite>(second), odd_scale));
       }
       hn::StoreInterleaved2(hn::ConvertTo(df, even), hn::ConvertTo(df, odd), df, errors.of[k] + c);
     }

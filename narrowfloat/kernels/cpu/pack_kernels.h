@@ -86,8 +86,9 @@ struct PackedStrip {
 using PackColumnsFn = void (*)(const PackedStrip& strip, const float* scale,
                                const std::uint8_t* random, std::byte* codes) noexcept;
 
-/// Stores RandomBytes of the `count` runs first, first + step, ... Of a row: in order, and up to 16
-/// more runs. Of columns: byte r of run c at r * kTransposedCols + c, in whole vectors.
+/// Stores RandomBytes of the `count` runs first, first + step, ... Of a row: in order, and more
+/// runs up to a whole vector, which are at most 7. Of columns: byte r of run c at r *
+/// kTransposedCols + c; columns are rounded up to whole vectors.
 using RandomFn = void (*)(const RandomState& state, std::uint64_t first, std::uint64_t step,
                           std::size_t count, std::uint8_t* out) noexcept;
 

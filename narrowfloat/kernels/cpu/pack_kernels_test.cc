@@ -40,7 +40,7 @@ template <class P>
 class PackKernelsTest : public testing::Test {
  protected:
   static const PackKernels& Kernels(const Target& target) {
-    return (*target.pack)[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+    return (*target.parts.pack)[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
   }
   static const PackScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];

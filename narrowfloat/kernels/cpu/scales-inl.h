@@ -214,7 +214,7 @@ template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> RoundToGrid(hn::Vec<DF> number) {
   const DF df;
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
-  const auto exponent = BinadeOf(df, number, hn::Set(df, EncodeRule<F>::kSmallestNormal));
+  const auto exponent = BinadeOf(number, hn::Set(df, EncodeRule<F>::kSmallestNormal));
   const auto to_steps = hn::Set(df, kToSteps);
   if constexpr (HWY_NATIVE_FMA)
     return hn::NegMulAdd(exponent, to_steps, hn::MulAdd(exponent, to_steps, number));
@@ -233,7 +233,7 @@ HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciproca
   value = RoundToGrid<F>(number);
   scale = hn::Min(hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode)),
                   hn::Set(df, kLargestFloat));
-  return hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),
+  return hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(number)),
                  hn::Set(D32(), kSignCode<F> - 1u));
 }
 /// Returns the blocks that need the slow path: the wanted scale_inv is above F's largest number, or

@@ -25,7 +25,8 @@ enum class Driver : std::uint8_t {
   kPacked,     // packed_driver.cc: codes of 4 bits; columnwise codes are stored transposed
 };
 
-/// The rule (a scheme or a part of one) whose functions micro-kernels repeat, by the scales' type.
+/// The class (a scheme or a base of one) whose Prepare, ScaleBlock and DecodeScale the
+/// micro-kernels compute, chosen by the type of the scales.
 template <Scheme S, class F = typename S::Element>
 using ScaleRuleOf = std::conditional_t<
     S::kLayout.scale_type == ScaleType::kE8M0, MxRule<F>,

@@ -61,7 +61,7 @@ void ColumnAmaxes(const TileItems& items, const AmaxKernels& kernels, float* ama
   const std::size_t item_bytes = ItemSize(items.dtype);
   alignas(64) std::byte patterns[kMicroCols * sizeof(float)] = {};
   ForEachRows(items, kPaddedCols, [&](const ColumnRows& rows, std::size_t col, std::size_t some) {
-    kernels.of_columns_of_all(rows, some, AmaxRows::kOfAllCalls, patterns + col * item_bytes);
+    kernels.of_columns_of_all(rows, some, patterns + col * item_bytes);
   });
   const auto load = ForType(items.dtype, []<class T>() { return &LoadItem<T>; });
   for (std::size_t c = 0; c < cols; ++c) amaxes[c] = load(patterns, c);

@@ -113,7 +113,7 @@ TYPED_TEST(UniformKernelsTest, RunsOfEveryLength) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> all = P::Patterns();
   for (const Target& target : Targets()) {
-    for (std::size_t count = 1; count <= 2 * target.micro->vector_bytes + 1; ++count) {
+    for (std::size_t count = 1; count <= 2 * target.parts.micro->vector_bytes + 1; ++count) {
       for (const std::size_t rows : {std::size_t{1}, std::size_t{3}}) {
         std::vector<std::uint32_t> patterns;
         for (std::size_t i = 0; i < rows * count; ++i)

@@ -20,8 +20,8 @@ struct Scratch {
   float a[kGemmTileRows][kChunk];
   float b[kChunk][kGemmTileCols];
   float dots[kGemmTileRows][kGemmTileCols];  // of the current slab so far
-  double sums[kGemmTileRows]
-             [kGemmTileCols];  // of the slabs so far; fp32 numbers, except for kBinary64
+  // Of the slabs so far; fp32 numbers, except for kBinary64.
+  double sums[kGemmTileRows][kGemmTileCols];
   float a_scales[kGemmTileRows], b_scales[kGemmTileCols];
 };
 

@@ -42,6 +42,7 @@ class Job {
     mark_ = MarkText(plans_);
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
+    if (in.index()) index_text_ = IndexText();
     overwrite_ = out.overwrite;
     if (!HasFiles()) return;
     const InputFiles files = FilesOfInput();
@@ -339,7 +340,7 @@ class Job {
     CheckMark(out_, mark_, rewriter_.Verb());
     CheckKept();
     CopySideFiles(side_files_, *in_.folder(), out_);
-    if (in_.index()) WriteIndex();
+    if (in_.index()) io::WriteSmallFile(out_ / in_.index()->first, index_text_);
     RemoveOthers();
     // Removes the mark last: if the run ends before that, the job is still unfinished.
     for (const ShardPlan& plan : plans_) RemoveRecord(plan.out);
@@ -351,16 +352,18 @@ class Job {
                               mark.string(), error.message()));
   }
 
-  void WriteIndex() {
+  /// Returns the text of the result's index. Errors: InvalidArgument if no command could read it.
+  std::string IndexText() const {
+    const auto& [name, of_input] = *in_.index();
     io::ShardIndex index;
-    index.other_metadata = in_.index()->second.other_metadata;
+    index.other_metadata = of_input.other_metadata;
     for (const ShardPlan& plan : plans_) {
       for (const io::TensorEntry& entry : plan.contents.tensors) {
-        index.weight_map[entry.name] = plan.shard->name;
+        index.tensors[plan.shard->name].push_back(entry.name);
         index.total_size += entry.Bytes();
       }
     }
-    io::WriteSmallFile(out_ / in_.index()->first, io::PrintIndex(index));
+    return io::PrintIndex(io::IndexSource(out_ / name), index);
   }
 
   const io::Checkpoint& in_;
@@ -373,6 +376,7 @@ class Job {
   std::optional<Progress> progress_;
   ByteBuffer input_;
   std::string mark_;  // text of the folder's mark
+  std::string index_text_;
   bool overwrite_ = false;
   bool marked_ = false;  // by this run
   JobResult result_;

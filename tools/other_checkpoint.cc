@@ -62,7 +62,7 @@ std::set<std::string> FilesOfIndex(const fs::path& index) {
   std::set<std::string> files;
   try {
     const std::string text = io::ReadSmallFile(index, io::kMaxIndexBytes);
-    for (auto& [tensor, file] : io::ParseIndex(index.string(), text).weight_map) files.insert(file);
+    for (auto& [file, tensors] : io::ParseIndex(index.string(), text).tensors) files.insert(file);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a damaged index has no files
   }
   return files;

@@ -170,7 +170,10 @@ io::FileContents PlanContents(const io::Shard& shard, const fs::path& out,
       AddOwner(rewriter.Verb(), contents.tensors[i].name, tensor, owners);
     }
   }
-  io::LayOut(io::SafetensorsSource(out), contents.tensors);
+  const std::string source = io::SafetensorsSource(out);
+  io::LayOut(source, contents.tensors);
+  // Finds a header that is too large for readers before any file is written.
+  if (!contents.tensors.empty()) io::PrintHeader(source, {contents.tensors, contents.metadata});
   return contents;
 }
 

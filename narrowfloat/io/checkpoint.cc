@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "narrowfloat/tensor/error.h"
 
@@ -21,10 +20,6 @@ constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
       "read: {}, the job that writes this folder must be finished, got its mark {}; run the job "
       "again, or remove the mark to read what the folder holds",
       path.string(), mark.string()));
-}
-
-std::string IndexSource(const fs::path& path) {
-  return "index: " + path.string();
 }
 
 /// Returns the names of a folder's files that end in `suffix`, sorted.
@@ -100,14 +95,13 @@ void Checkpoint::OpenIndex(const fs::path& path) {
   folder_ = FolderOf(path);
   index_.emplace(path.filename().string(),
                  ParseIndex(IndexSource(path), ReadSmallFile(path, kMaxIndexBytes)));
-  std::set<std::string> files;
-  for (const auto& [tensor, file] : index_->second.weight_map) files.insert(file);
-  for (const std::string& file : files) OpenShard(*folder_ / file);
-  for (const auto& [tensor, file] : index_->second.weight_map) {
-    const auto shard = std::ranges::lower_bound(shards_, file, {}, &Shard::name);
-    if (shard->file.Find(tensor) != nullptr) continue;
-    throw InvalidArgument(
-        fmt::format("{}: '{}' must be in {}, which lacks it", IndexSource(path), tensor, file));
+  for (const auto& [file, tensors] : index_->second.tensors) OpenShard(*folder_ / file);
+  for (const Shard& shard : shards_) {
+    for (const std::string& tensor : index_->second.tensors.at(shard.name)) {
+      if (shard.file.Find(tensor) != nullptr) continue;
+      throw InvalidArgument(fmt::format("{}: '{}' must be in {}, which lacks it", IndexSource(path),
+                                        tensor, shard.name));
+    }
   }
 }
 

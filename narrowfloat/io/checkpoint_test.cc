@@ -20,10 +20,11 @@ void WriteFile(const std::filesystem::path& path, const Entries& tensors, Metada
   writer.Finish();
 }
 
-void WriteIndex(const std::filesystem::path& path, std::map<std::string, std::string> weight_map) {
+void WriteIndex(const std::filesystem::path& path,
+                const std::map<std::string, std::string>& weight_map) {
   ShardIndex index;
-  index.weight_map = std::move(weight_map);
-  WriteText(path, PrintIndex(index));
+  for (const auto& [tensor, file] : weight_map) index.tensors[file].push_back(tensor);
+  WriteText(path, PrintIndex("i", index));
 }
 
 std::string Refusal(const std::filesystem::path& path) {

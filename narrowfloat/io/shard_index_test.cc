@@ -26,9 +26,52 @@ TEST(ShardIndexTest, PrintsWhatItReads) {
       "  }\n"
       "}\n";
   ShardIndex index = ParseIndex("i", text);
-  EXPECT_EQ(index.weight_map.at("b"), "m-2.safetensors");
+  EXPECT_EQ(index.tensors.at("m-2.safetensors"), std::vector<std::string>{"b"});
   index.total_size = 20;
-  EXPECT_EQ(PrintIndex(index), text);
+  EXPECT_EQ(PrintIndex("i", index), text);
+}
+
+TEST(ShardIndexTest, KeepsOtherMetadataOfAnyTypeAndForgetsTheRest) {
+  const ShardIndex index = ParseIndex("i", R"({"x":[{},1],"metadata":{"c":[1,[],{"d":"e\n"}],)"
+                                           R"("total_size":3,"b":null,"f":-0.5},)"
+                                           R"("weight_map":{"a":"m.safetensors"},"y":{"z":""}})");
+  EXPECT_EQ(index.other_metadata, R"({"b":null,"c":[1,[],{"d":"e\n"}],"f":-0.5})");
+  const std::string weights = R"("weight_map":{"a":"m.safetensors"})";
+  EXPECT_EQ(ParseIndex("i", "{" + weights + R"(,"metadata":7})").other_metadata, "{}");
+  EXPECT_EQ(Refusal("{" + weights + R"(,"metadata":{"b":1,"b":2}})"),
+            "i: names must be unique, got 'b' twice");
+  EXPECT_EQ(Refusal("{" + weights + "," + weights + "}"),
+            "i: names must be unique, got 'weight_map' twice");
+}
+
+TEST(ShardIndexTest, TheBoundsHoldForReadingAndForPrinting) {
+  ShardIndex index;
+  std::vector<std::string>& names = index.tensors["m.safetensors"];
+  for (std::size_t i = 0; i < kMaxIndexTensors; ++i) names.push_back(std::to_string(i));
+  std::string text = PrintIndex("i", index);
+  EXPECT_EQ(ParseIndex("i", text).tensors.at("m.safetensors").size(), kMaxIndexTensors);
+  text.insert(text.rfind("\n  }"), R"(,"more":"m.safetensors")");
+  EXPECT_EQ(Refusal(text), "i: weight_map must name at most 1000000 tensors, got more");
+  names.push_back("more");
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { PrintIndex("i", index); }),
+            "i: weight_map must name at most 1000000 tensors, got 1000001");
+  names.resize(100'000);
+  for (std::string& name : names) name.insert(0, 1024, 'n');
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { PrintIndex("i", index); }),
+            "i: an index must have at most 100000000 bytes, got 105388956");
+  text = R"({"weight_map":{)";
+  for (std::size_t i = 0; i <= kMaxIndexFiles; ++i)
+    text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) +
+            ".safetensors\"";
+  EXPECT_EQ(Refusal(text + "}}"), "i: weight_map must name at most 100000 files, got more");
+  const std::string other =
+      "i: an index must have at most 1048576 bytes beside weight_map, got more";
+  std::string metadata = R"({"a":")" + std::string(kMaxIndexOther - 40, 'x') + "\"";
+  EXPECT_EQ(Refusal(R"({"metadata":)" + metadata + R"(,"b":"0123456789012345678901234567890"}})"),
+            other);
+  index = ParseIndex("i", R"({"weight_map":{"a":"m.safetensors"},"metadata":)" + metadata + "}}");
+  index.total_size = 123'456'789'012;
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { PrintIndex("i", index); }), other);
 }
 
 TEST(ShardIndexTest, NamesStayInTheFolder) {

@@ -18,7 +18,8 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Members of an index take about 300 bytes of memory each. The largest have about 100,000 tensors.
+// Members of an object take about 300 bytes of memory each. The longest lists of modules that are
+// not quantized have about 100,000 names.
 constexpr std::size_t kMaxValues = std::size_t{1} << 19;
 constexpr std::size_t kMaxTokenBytes = std::size_t{16} << 20;
 

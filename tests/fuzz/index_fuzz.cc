@@ -12,11 +12,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace narrowfloat;
   try {
     const io::ShardIndex index = io::ParseIndex("i", {reinterpret_cast<const char*>(data), size});
-    for (const auto& [tensor, file] : index.weight_map) {
+    for (const auto& [file, tensors] : index.tensors) {
       if (file.find('/') != std::string::npos || file == "..") std::abort();
     }
-    const io::ShardIndex again = io::ParseIndex("i", io::PrintIndex(index));
-    if (again.weight_map != index.weight_map || again.other_metadata != index.other_metadata) {
+    const io::ShardIndex again = io::ParseIndex("i", io::PrintIndex("i", index));
+    if (again.tensors != index.tensors || again.other_metadata != index.other_metadata) {
       std::abort();
     }
   } catch (const InvalidArgument&) {

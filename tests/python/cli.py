@@ -79,7 +79,7 @@ def obey_modes() -> None:
 
 def write_file(path: Path, tensors: dict[str, np.ndarray], metadata: dict | None = None) -> Path:
     header: dict = {"__metadata__": metadata} if metadata else {}
-    data = b""
+    data = bytearray()
     for name, array in tensors.items():
         header[name] = {
             "dtype": NAMES[array.dtype],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -123,6 +124,57 @@ def test_limits_of_the_result_are_not_the_input_s_fault(tmp_path: Path):
     refused = run("quantize", long, tmp_path / "q", "--scheme", "nvfp4", code=2).stderr
     assert refused.startswith(f"narrowfloat: safetensors: {tmp_path}/q: a name must have at most")
     assert not (tmp_path / "q").exists()
+
+
+def with_index(folder: Path, shards: list[dict[str, np.ndarray]]) -> Path:
+    folder.mkdir()
+    weight_map = {}
+    for i, tensors in enumerate(shards):
+        write_file(folder / f"{i}.safetensors", tensors)
+        weight_map |= dict.fromkeys(tensors, f"{i}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def test_a_header_too_large_for_readers_is_refused_before_the_first_file(tmp_path: Path):
+    weight = np.ones((1, 32), TYPES["BF16"])
+    shards = [{"a.weight": weight}, {f"{i:0600}.weight": weight for i in range(10_000)}]
+    source, out = with_index(tmp_path / "in", shards), tmp_path / "out"
+    refused = run("quantize", source, out, "--scheme", "mxfp8_e4m3", code=2).stderr
+    assert refused == (
+        f"narrowfloat: safetensors: {out}/1.safetensors: names, shapes and metadata must have at "
+        "most 16777216 bytes, got more\n"
+    )
+    assert not out.exists()
+
+
+def weights(shards: int, per_shard: int, digits: int) -> list[dict[str, np.ndarray]]:
+    weight = np.ones((16, 32), TYPES["BF16"])
+    return [
+        {f"{shard}.{i:0{digits}}.weight": weight for i in range(per_shard)}
+        for shard in range(shards)
+    ]
+
+
+@pytest.mark.slow
+def test_an_index_too_large_for_readers_is_refused_before_the_first_file(tmp_path: Path):
+    source, out = with_index(tmp_path / "in", weights(9, 3_900, 990)), tmp_path / "out"
+    refused = run("quantize", source, out, "--scheme", "mxfp8_e4m3", code=2).stderr
+    assert re.fullmatch(
+        f"narrowfloat: index: {re.escape(str(out))}/model.safetensors.index.json: an index must "
+        r"have at most 100000000 bytes, got 1\d{8}\n",
+        refused,
+    )
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_the_index_of_a_large_model_can_be_read(tmp_path: Path):
+    source, out = with_index(tmp_path / "in", weights(6, 12_600, 1)), tmp_path / "out"
+    run("quantize", source, out, "--scheme", "nvfp4:columnwise=1")
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert len(index["weight_map"]) == 529_200
+    assert len(run_json("inspect", out)["tensors"]) == 75_600
 
 
 def scales_in_a_file_of_their_own(folder: Path) -> Path:

@@ -293,12 +293,22 @@ def test_lying_indices_are_errors(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tensors", [500_000, 6_000_000])
-def test_large_indices_take_little_memory(tensors: int, tmp_path: Path) -> None:
-    names = ",".join(f'"{i:07}":"a.safetensors"' for i in range(tensors))
+@pytest.mark.parametrize(
+    ("tensors", "per_file", "digits", "metadata", "rule"),
+    [
+        (500_000, 500_000, 160, "{}", "000.safetensors, does not exist"),
+        (1_000_000, 17, 64, f"[{'[],' * 340_000}1]", "000.safetensors, does not exist"),
+        (4_000_000, 4_000_000, 1, "{}", "weight_map must name at most 1000000 tensors, got more"),
+        (1, 1, 1, f"[{'[],' * 9_000_000}1]", "at most 1048576 bytes beside weight_map, got more"),
+    ],
+)
+def test_large_indices_take_little_memory(
+    tensors: int, per_file: int, digits: int, metadata: str, rule: str, tmp_path: Path
+) -> None:
+    names = ",".join(f'"{i:0{digits}}":"{i // per_file:013}.safetensors"' for i in range(tensors))
+    text = f'{{"metadata":{metadata},"weight_map":{{{names}}}}}'
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(f'{{"weight_map":{{{names}}}}}'[:LARGEST].ljust(LARGEST))
-    rule = "a.safetensors, does not exist" if tensors == 500_000 else "at most 524288 values"
+    index.write_text(text[:LARGEST].ljust(LARGEST))
     for path in (index, tmp_path):
         code, said, megabytes = run_measured("inspect", path)
         assert code == 2 and rule in said and megabytes < MEGABYTES, f"{said} {megabytes} MB"

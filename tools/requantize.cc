@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,7 +61,11 @@ class RequantizeRewriter : public TensorRewriter {
             "takes any",
             tensor.name, io::FormatText(form)));
       }
-      if (io::IsMxfp4(form)) CheckFits(location, form, reader);
+      if (io::IsMxfp4(form)) {
+        CheckFits(location, form, reader);
+      } else if (scale_format_ != ScaleFormat::kFp32) {
+        CheckScales(location, form, reader);
+      }
       writer_.Add(tensor.name, TargetForm(tensor));
     }
   }
@@ -81,7 +87,7 @@ class RequantizeRewriter : public TensorRewriter {
                io::SafetensorsWriter& writer) override {
     const io::CanonicalWeight weight = io::Canonical(tensor, input);
     if (Leaves(tensor)) return writer_.Write(tensor.name, weight, writer);
-    io::CanonicalWeight result = Result(tensor.name, weight);
+    io::CanonicalWeight result = Result(weight);
     if (scale_format_ == ScaleFormat::kFp32 && result.form.scale != io::FileDType::kF32) {
       result = io::WithFp32Scales(std::move(result));
     }
@@ -92,14 +98,10 @@ class RequantizeRewriter : public TensorRewriter {
   const io::Loss& loss() const { return loss_; }
 
  private:
-  io::CanonicalWeight Result(const std::string& name, const io::CanonicalWeight& weight) {
+  io::CanonicalWeight Result(const io::CanonicalWeight& weight) {
     if (io::IsMxfp4(weight.form)) return io::Mxfp4ToBlockFp8(weight, codes_, options_.threads);
     if (scale_format_ == ScaleFormat::kFp32) return weight;
-    try {
-      return io::ToPowerOfTwoScales(weight, codes_, options_.threads, loss_);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("requantize: '{}': {}", name, error.what()));
-    }
+    return io::ToPowerOfTwoScales(weight, codes_, options_.threads, loss_);
   }
 
   /// Returns the form in which the tensor is written.
@@ -135,6 +137,25 @@ class RequantizeRewriter : public TensorRewriter {
     PrintToStderr("requantize: left as it is: {} ({})\n", Escaped(tensor.name),
                   FitText(*unfit, form));
     left_.insert(tensor.name);
+  }
+
+  /// Checks a block FP8 weight by its scales, and by its codes if the scales do not decide (zeros,
+  /// which may be padding of this library's convention).
+  void CheckScales(const io::TensorLocation& location, const io::ForeignWeight& form,
+                   TensorReader& reader) {
+    CheckInterrupt();
+    const io::StoredTensor& tensor = *location.tensor;
+    const auto of_plan = std::ranges::find(tensor.plan, Role::kRowwiseScaleInv, &BufferPlan::role);
+    const auto entry =
+        tensor.foreign ? std::size_t{1} : static_cast<std::size_t>(of_plan - tensor.plan.begin());
+    scales_.resize(tensor.entries[entry].Bytes());
+    io::ReadBuffer(location, entry, scales_);
+    if (io::HasPositiveScales(form.scale, scales_)) return;
+    try {
+      io::CheckTileScales(io::Canonical(tensor, reader.Bytes(location)));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("requantize: '{}': {}", tensor.name, error.what()));
+    }
   }
 
   RequantizeOptions options_;

@@ -218,6 +218,21 @@ std::optional<std::byte> PowerOf(float scale) {
   return static_cast<std::byte>(code);
 }
 
+bool IsPositive(float scale) {
+  return scale > 0 && std::isfinite(scale);
+}
+
+/// Returns whether all E4M3 codes of a tile are zeros of either sign.
+bool IsOfZeros(const CanonicalWeight& weight, const TileOf& tile) {
+  std::byte bits{0};
+  for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
+    const std::size_t item = tile.Item(row, tile.col_begin);
+    for (const std::byte code : weight.codes.subspan(item, tile.col_end - tile.col_begin))
+      bits |= code;
+  }
+  return (bits & std::byte{0x7F}) == std::byte{0};
+}
+
 /// Quantizes a tile again, with the smallest power-of-two scale at or above its amax / 448.
 std::byte RequantizeTile(const CanonicalWeight& weight, const TileOf& tile, float scale,
                          std::byte* codes, Loss& loss) {
@@ -310,6 +325,29 @@ CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::
   return out;
 }
 
+bool HasPositiveScales(FileDType type, std::span<const std::byte> scales) {
+  const std::size_t count = 8 * scales.size() / Info(type).bits;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!IsPositive(ScaleValue(type, scales, i))) return false;
+  }
+  return true;
+}
+
+void CheckTileScales(const CanonicalWeight& weight) {
+  const std::vector<TilePlace> tiles = Tiles(weight.form);
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    const float scale = ScaleValue(weight.form.scale, weight.scales, i);
+    if (IsPositive(scale)) continue;
+    const bool is_zero = scale == 0 && !std::signbit(scale);
+    if (is_zero && IsOfZeros(weight, TileOf(weight.form, tiles[i]))) continue;
+    const auto& [matrix, row, col] = tiles[i];
+    throw InvalidArgument(fmt::format(
+        "the scale of the tile [{}, {}]{} must be positive and finite, or zero over codes of zero, "
+        "got {}",
+        row, col, weight.form.matrices > 1 ? fmt::format(" of matrix {}", matrix) : "", scale));
+  }
+}
+
 void Loss::Add(const Loss& other) {
   values += other.values;
   changed += other.changed;
@@ -319,6 +357,7 @@ void Loss::Add(const Loss& other) {
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss) {
   const FloatEnvironment environment;
+  CheckTileScales(weight);
   const std::vector<TilePlace> tiles = Tiles(weight.form);
   const auto scale_at = [&](std::size_t i) {
     return ScaleValue(weight.form.scale, weight.scales, i);
@@ -328,12 +367,7 @@ CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<st
   bool powers = true;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const float scale = scale_at(i);
-    if (!(scale > 0) || std::isinf(scale)) {
-      throw InvalidArgument(
-          fmt::format("the scale of the tile [{}, {}] must be positive and finite, got {}",
-                      tiles[i].row, tiles[i].col, scale));
-    }
-    const std::optional<std::byte> power = PowerOf(scale);
+    const std::optional<std::byte> power = scale == 0 ? std::byte{0} : PowerOf(scale);
     powers = powers && power;
     out.scales.push_back(power.value_or(std::byte{}));
   }

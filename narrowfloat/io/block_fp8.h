@@ -39,6 +39,14 @@ std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight);
 CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                 int threads);
 
+/// Returns whether all scales are positive and finite. If true, CheckTileScales accepts a weight
+/// with these scales. Reads only scales, in any order.
+bool HasPositiveScales(FileDType type, std::span<const std::byte> scales);
+
+/// Checks that the scales of a block FP8 weight can become powers of two. Errors: InvalidArgument
+/// for a scale that is not positive and finite; zero is valid if all codes of its tile are zeros.
+void CheckTileScales(const CanonicalWeight& weight);
+
 /// Counts of values that rounding changed.
 struct Loss {
   std::uint64_t values = 0, changed = 0;
@@ -48,10 +56,9 @@ struct Loss {
 };
 
 /// Returns block FP8 with power-of-two scales. Keeps codes and scales if all scales are powers of
-/// two already. Otherwise decodes every value to fp32 and quantizes it again with the smallest
-/// power of two at or above its tile's amax / 448; `loss` counts the values that this changes.
-/// `codes` backs the result.
-/// Errors: InvalidArgument for a scale that is not positive and finite.
+/// two already; a scale of zero becomes the smallest one. Otherwise decodes every value to fp32 and
+/// quantizes it again with the smallest power of two at or above its tile's amax / 448; `loss`
+/// counts the values that this changes. `codes` backs the result. Errors: as CheckTileScales.
 CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
                                    int threads, Loss& loss);
 

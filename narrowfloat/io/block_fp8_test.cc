@@ -145,7 +145,39 @@ TEST(BlockFp8Test, PowersOfTwoKeepTheirCodesAndOthersSayWhatIsLost) {
   scales[1] = -1;
   set();
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { ToPowerOfTwoScales(weight, out, 1, loss); }),
-            "the scale of the tile [0, 1] must be positive and finite, got -1");
+            "the scale of the tile [0, 1] must be positive and finite, or zero over codes of zero, "
+            "got -1");
+}
+
+TEST(BlockFp8Test, AScaleOfZeroBecomesAPowerOfTwoOverZerosOnly) {
+  std::vector<std::byte> codes(std::size_t{2} * 128 * 256, std::byte{0x38}), out;
+  const auto set_tile = [&](std::byte code) {  // tile [0, 1] of matrix 1
+    for (std::size_t row = 128; row < 256; ++row) {
+      for (std::size_t col = 128; col < 256; ++col) codes[row * 256 + col] = code;
+    }
+  };
+  CanonicalWeight weight;
+  weight.form = Form(FileDType::kF8E4M3, FileDType::kF32, 128, 256, {128, 128});
+  weight.form.matrices = 2;
+  weight.form.shape = {2, 128, 256};
+  weight.codes = codes;
+  for (const float other : {0.25f, 0.3f}) {  // tiles that keep their codes, and tiles that do not
+    const std::vector<float> scales = {1.0f, other, 2.0f, 0.0f};
+    const auto bytes = std::as_bytes(std::span(scales));
+    weight.scales.assign(bytes.begin(), bytes.end());
+    EXPECT_FALSE(HasPositiveScales(FileDType::kF32, weight.scales));
+    Loss loss;
+    for (const std::byte zero : {std::byte{0}, std::byte{0x80}}) {
+      set_tile(zero);
+      const CanonicalWeight result = ToPowerOfTwoScales(weight, out, 1, loss);
+      EXPECT_EQ(result.scales[3], std::byte{0});
+      EXPECT_EQ(result.codes[std::size_t{128} * 256 + 128], zero);
+    }
+    set_tile(std::byte{1});
+    EXPECT_EQ(MessageOf<InvalidArgument>([&] { CheckTileScales(weight); }),
+              "the scale of the tile [0, 1] of matrix 1 must be positive and finite, or zero over "
+              "codes of zero, got 0");
+  }
 }
 
 }  // namespace

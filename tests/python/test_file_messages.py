@@ -102,7 +102,7 @@ def test_values_that_no_tile_holds(tmp_path: Path) -> None:
     refused = run("requantize", source, tmp_path / "out", "--scale-format", "ue8m0", code=2)
     assert refused.stderr.splitlines()[-1] == (
         "narrowfloat: requantize: 'a.weight': the scale of the tile [0, 0] must be positive and "
-        "finite, got -1"
+        "finite, or zero over codes of zero, got -1"
     )
 
 

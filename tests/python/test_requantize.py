@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import run, run_json
+from cli import read_file, run, run_json, write_file
 from foreign_cases import case
 from foreign_model import (
     E8M0,
@@ -219,6 +219,64 @@ def test_block_fp8_to_powers_of_two_says_what_is_lost(tmp_path: Path) -> None:
     run("requantize", out, tmp_path / "wide", "--scale-format", "f32")
     run("dequantize", tmp_path / "wide", tmp_path / "same", "--dtype", "f32")
     assert_same_tensors(tmp_path / "same", tmp_path / "values")
+
+
+def scales_of_last_shard(folder: Path, scale: float, code: int) -> Path:
+    """Writes two block FP8 weights, of which the last has that scale and codes in a tile."""
+    first, last = codes((256, 256)), codes((256, 256))
+    last.view(np.uint8)[128:, :128] = code
+    scales = np.float32([[1.5, 0.7], [scale, 3]])
+    shards = [
+        {"a.weight": first, "a.weight_scale_inv": np.full((2, 2), 0.3, np.float32)},
+        {"b.weight": last, "b.weight_scale_inv": scales},
+    ]
+    return write_model(folder, shards, method("fp8"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "code", "got"), [(np.nan, 1, "nan"), (np.nan, 0, "nan"), (0, 1, "0"), (-0.0, 0, "-0")]
+)
+def test_scales_without_powers_of_two_are_found_before_anything_is_written(
+    scale: float, code: int, got: str, tmp_path: Path
+) -> None:
+    source, out = scales_of_last_shard(tmp_path / "in", scale, code), tmp_path / "out"
+    out.mkdir()
+    (out / "model-00001-of-00002.safetensors").write_bytes(b"kept")
+    job = ("requantize", source, out, "--overwrite", "--scale-format")
+    refused = run(*job, "ue8m0", code=2).stderr
+    assert refused.splitlines()[-1] == (
+        "narrowfloat: requantize: 'b.weight': the scale of the tile [1, 0] must be positive and "
+        f"finite, or zero over codes of zero, got {got}"
+    )
+    assert [path.read_bytes() for path in out.iterdir()] == [b"kept"]
+    run(*job, "f32")
+    assert_same_tensors(source, out)
+
+
+@pytest.mark.parametrize("code", [0, 0x80])
+def test_a_scale_of_zero_over_zeros_becomes_the_smallest_power_of_two(
+    code: int, tmp_path: Path
+) -> None:
+    source, out = scales_of_last_shard(tmp_path / "in", 0, code), tmp_path / "out"
+    run("requantize", source, out, "--scale-format", "ue8m0")
+    found = read_model(out)
+    assert found["b.weight_scale_inv"].view(np.uint8)[1, 0] == 0
+    assert (found["b.weight"].view(np.uint8)[128:, :128] == code).all()
+
+
+def test_scales_of_zero_beside_padding_are_found_in_this_library_s_convention(
+    tmp_path: Path,
+) -> None:
+    plain = write_model(tmp_path / "plain", [{"a.weight": np.ones((128, 640), np.float32)}])
+    run("quantize", plain, tmp_path / "in", "--scheme", "fp8_block128x128_e4m3")
+    job = ("requantize", tmp_path / "in", tmp_path / "out", "--scale-format", "ue8m0")
+    assert run_json(*job)["values_rounded"] == 0
+    file = tmp_path / "in" / "model-00001-of-00001.safetensors"
+    tensors, metadata = read_file(file)
+    tensors["a.weight.rowwise_scale_inv"] = np.zeros((1, 8), np.float32)
+    write_file(file, tensors, metadata)
+    refused = run(*job, "--overwrite", code=2).stderr
+    assert "'a.weight': the scale of the tile [0, 0] must be positive and finite" in refused
 
 
 def test_a_resumed_run_says_nothing_of_values_that_it_did_not_see(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -281,8 +283,8 @@ std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
       fmt::format("report: {} exists, --overwrite is needed to replace it", page.string()));
 }
 
-/// Rejects a page path that is not writable, before the checkpoint is read. Errors:
-/// InvalidArgument; IoError.
+/// Rejects a page path that is no file, or that exists without --overwrite, before the checkpoint
+/// is read. Errors: InvalidArgument.
 void CheckPage(const ReportOptions& options) {
   const fs::path page(options.out);
   std::error_code error;
@@ -299,9 +301,10 @@ void CheckPage(const ReportOptions& options) {
 }
 
 /// Writes the page. One that appeared during the run is replaced only with --overwrite.
-void WritePage(const ReportOptions& options, const std::string& text) {
-  if (options.overwrite) return io::WriteSmallFile(options.out, text);
-  if (!io::WriteNewFile(options.out, text)) RefuseToReplace(options.out);
+void WritePage(const ReportOptions& options, io::AtomicFile& page, const std::string& text) {
+  page.Write(0, std::as_bytes(std::span(text)));
+  if (options.overwrite) return page.Commit();
+  if (!page.CommitNew()) RefuseToReplace(options.out);
 }
 
 /// Rejects a page that would replace a file of the model: a shard, or any file in the model's
@@ -329,10 +332,12 @@ Result Run(const ReportOptions& options) {
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
   CheckIsFloat("report", in);
   CheckIsNotOfModel(in, options.out);
+  io::RemoveLeftovers(io::FolderOf(options.out));
+  io::AtomicFile page(options.out);  // finds a folder that is not writable before tensors are read
   Result result;
   result.json = {{"in", options.in}, {"out", options.out}};
   result.json.update(Reporting(in, specs, execution).Run());
-  WritePage(options, ReportPage(result.json));
+  WritePage(options, page, ReportPage(result.json));
   std::vector<std::vector<std::string>> rows = {
       {"scheme", "size", "bits", "worst SQNR, dB", "NaN, infinity changed"}};
   for (const Json& scheme : result.json["schemes"]) {

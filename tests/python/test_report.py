@@ -13,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cli import folder_bytes, run, run_json
+from cli import folder_bytes, obey_modes, run, run_json
 from foreign_model import write_model
 
 import narrowfloat as nf
@@ -134,6 +134,21 @@ def test_the_place_of_the_page_is_checked_before_the_model_is_read(tmp_path: Pat
     page = tmp_path / "no" / "page.html"
     missing = run("report", "no such model", "-o", page, code=2).stderr
     assert missing == f"narrowfloat: report: the folder of the page must exist, got {page}\n"
+
+
+def test_a_folder_that_is_not_writable_is_found_before_tensors_are_read(
+    model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    left = folder / ".narrowfloat-killed.partial"
+    left.touch()
+    report(model, folder / "page.html")
+    assert not left.exists(), "the file of a run that was killed"
+    (folder / "page.html").unlink()
+    folder.chmod(0o555)
+    done = run("report", model, "-o", folder / "page.html", code=4, preexec_fn=obey_modes)
+    assert done.stderr == f"narrowfloat: write: {folder}/page.html, Permission denied\n"
 
 
 def test_every_scheme_is_tried_by_default(model: Path, tmp_path: Path) -> None:

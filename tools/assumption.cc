@@ -17,6 +17,10 @@ io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConven
 void CheckIsFloat(const std::string& verb, const io::Checkpoint& checkpoint) {
   const io::DetectedConvention convention = io::DetectConvention(checkpoint);
   if (convention.detection == io::Detection::kPlain) return;
+  if (!convention.stale.empty()) {
+    throw InvalidArgument(fmt::format("{}: IN must be a float checkpoint: {}: {}", verb,
+                                      checkpoint.path().string(), convention.stale));
+  }
   throw InvalidArgument(
       fmt::format("{}: IN must be a float checkpoint, {} is already quantized as '{}' ({})", verb,
                   checkpoint.path().string(), convention.name, convention.reason));

@@ -154,7 +154,8 @@ std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
   }
   try {
     io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
-    SayAssumption("check", io::ReadAny("check", in, options.from));
+    const std::string stale = SayAssumption("check", io::ReadAny("check", in, options.from)).stale;
+    if (!stale.empty()) findings.push_back({"", stale});
     tensors = in.tensors().size();
     CheckIndex(in, findings);
     Checking(in, execution, findings).Run();

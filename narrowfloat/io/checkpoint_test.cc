@@ -117,7 +117,7 @@ TEST(DetectConventionTest, FollowsNamesAndTypes) {
   EXPECT_EQ(Guess({{"m.weight", kF32, {2, 4}}}), "plain");
   EXPECT_EQ(Guess({{"m.weight_packed", kU8, {2, 4}}}), "compressed-tensors");
   EXPECT_EQ(Guess({{"m_blocks", kU8, {2, 4}}, {"m_scales", kU8, {2}}}), "mxfp4");
-  EXPECT_EQ(Guess({{"m_blocks", kU8, {2, 4}}, {"m_scales", kF32, {2}}}), "plain");
+  EXPECT_EQ(Guess({{"m_blocks", kU8, {2, 4}}, {"m_scales", kF32, {2}}}), "unknown");
   EXPECT_EQ(Guess({{"m.weight", kU8, {2, 4}},
                    {"m.weight_scale", kF8E4M3, {2}},
                    {"m.weight_scale_2", kF32, {}}}),
@@ -139,11 +139,69 @@ TEST(DetectConventionTest, FollowsNamesAndTypes) {
   EXPECT_EQ(Guess({{"m._weight_qdata", kF8E4M3, {2, 4}}}, {{"tensor_names", "[]"}}), "torchao");
 }
 
+TEST(DetectConventionTest, FindsIntegerCodesByTheirScales) {
+  using enum FileDType;
+  struct Names {
+    const char* codes;
+    FileDType type;
+    const char* scale;
+  };
+  for (const auto& [codes, type, scale] : {Names{"m.weight", kI8, "m.weight_scale"},
+                                           {"m.weight", kI8, "m.SCB"},
+                                           {"m.weight", kU8, "m.weight.absmax"},
+                                           {"m.weight", kU32, "m.scales"},
+                                           {"m.qweight", kI32, "m.scales"},
+                                           {"m.qweight", kI32, "m.qzeros"},
+                                           {"m.w1_weight.blocks", kU8, "m.w1_weight.scales"},
+                                           {"m.codes", kI16, "m.scales"},
+                                           {"m.weight._data", kI8, "m.weight._scale"},
+                                           {"m.W_q", kU8, "m.scale"},
+                                           {"m.experts.up_proj", kU8, "m.experts.up_proj_scale"},
+                                           {"weight", kI8, "weight_scale"}}) {
+    EXPECT_EQ(Guess({{codes, type, {2, 4}}, {scale, kF32, {2}}}), "unknown") << codes << scale;
+  }
+}
+
+TEST(DetectConventionTest, LeavesOtherIntegersAlone) {
+  using enum FileDType;
+  for (const char* name :
+       {"m.position_ids", "m.token_type_ids", "m.attn.bias", "m.attn.relative_position_index",
+        "m.weight_mask", "m.norm.num_batches_tracked"}) {
+    EXPECT_EQ(Guess({{name, kI32, {2, 4}},
+                     {"m.attn.logit_scale", kF32, {2}},
+                     {"m.attn.scale", kF32, {2}},
+                     {"m.norm.scale", kF32, {2}},
+                     {"m.weight", kF32, {2, 4}},
+                     {"m.weight_scale", kF32, {2}},
+                     {"m.scale", kF32, {}},
+                     {"logit_scale", kF32, {}}}),
+              "plain")
+        << name;
+  }
+  EXPECT_EQ(Guess({{"m.weight", kI64, {2, 4}}, {"m.scale", kF32, {}}}), "plain");
+  EXPECT_EQ(Guess({{"m.weight", kI32, {4}}, {"m.scale", kF32, {}}}), "plain");
+  EXPECT_EQ(Guess({{"m.weight", kU8, {2, 4}}, {"n.weight_scale", kF32, {}}}), "plain");
+}
+
+TEST(DetectConventionTest, ReportsDescriptionsWithoutAMethod) {
+  using enum FileDType;
+  const Entries mlx = {{"m.weight", kU32, {2, 4}}, {"m.scales", kF16, {2, 1}}};
+  const Entries plain = {{"m.weight", kF32, {2, 4}}};
+  constexpr const char* kMlx = R"({"quantization":{"group_size":64,"bits":4}})";
+  EXPECT_EQ(Guess(mlx, {}, kMlx), "mlx");
+  EXPECT_EQ(Guess(mlx, {}, R"({"quantization_config":{"group_size":64,"bits":4}})"), "mlx");
+  EXPECT_EQ(Guess(mlx, {}, R"({"quantization_config":{"bits":4}})"), "unknown");
+  EXPECT_EQ(Guess(plain, {}, kMlx), "plain");
+  EXPECT_EQ(Guess(plain, {}, R"({"quantization_config":{"load_in_4bit":true}})"), "unknown");
+  EXPECT_EQ(Guess(plain, {}, R"({"quantization_config":{"quant_method":null}})"), "plain");
+  EXPECT_EQ(Guess(plain, {}, R"({"quantization_config":[4]})"), "plain");
+}
+
 TEST(DetectConventionTest, BelievesTheConfigAndOurRecords) {
   const Entries fp8 = {{"m.weight", FileDType::kF8E4M3, {2, 4}}};
   EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})"),
             "fbgemm_fp8");
-  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "unscaled-fp8");
+  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "unknown");
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { Guess(fp8, {}, "no json"); }).substr(0, 8),
             "config: ");
   FileContents contents;

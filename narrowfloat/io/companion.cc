@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/companion.h"
 
+#include <fmt/format.h>
+
 #include "narrowfloat/io/strict_json.h"
 
 namespace narrowfloat::io {
@@ -32,12 +34,29 @@ json ValueAt(const json& value, std::initializer_list<const char*> keys) {
   return *at;
 }
 
+namespace {
+
+json ValueAt(const json& config, const QuantizationPlace& place) {
+  const auto& [object, key] = place;
+  return object == nullptr ? io::ValueAt(config, {key}) : io::ValueAt(config, {object, key});
+}
+
+}  // namespace
+
 json QuantizationOf(const json& config) {
-  for (const auto& [object, key] : kQuantizationPlaces) {
-    json value = object == nullptr ? ValueAt(config, {key}) : ValueAt(config, {object, key});
+  for (const QuantizationPlace& place : kQuantizationPlaces) {
+    json value = ValueAt(config, place);
     if (!value.is_null()) return value;
   }
   return nullptr;
+}
+
+std::string QuantizationPlaceOf(const json& config) {
+  for (const QuantizationPlace& place : kQuantizationPlaces) {
+    if (ValueAt(config, place).is_null()) continue;
+    return place.object == nullptr ? place.key : fmt::format("{}.{}", place.object, place.key);
+  }
+  return "";
 }
 
 std::optional<std::string> TextAt(const json& value, std::initializer_list<const char*> keys) {

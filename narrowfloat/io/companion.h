@@ -55,6 +55,10 @@ inline constexpr QuantizationPlace kQuantizationPlaces[] = {{nullptr, kQuantizat
 /// Returns the value at the first of these locations that has one; null if none has.
 nlohmann::json QuantizationOf(const nlohmann::json& config);
 
+/// Returns the name of that location, such as "text_config.quantization_config"; an empty text if
+/// none has a value.
+std::string QuantizationPlaceOf(const nlohmann::json& config);
+
 /// Returns the string at value[keys[0]][keys[1]]...; nullopt if a key is missing or its value is
 /// not a string.
 std::optional<std::string> TextAt(const nlohmann::json& value,

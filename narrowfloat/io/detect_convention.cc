@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/conventions/unscaled_fp8.h"
 #include "narrowfloat/io/foreign_weight.h"
+#include "narrowfloat/io/integer_codes.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -27,6 +29,37 @@ constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 
 /// Names a checkpoint that fits two conventions with different values.
 constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
+
+/// Names a convention that no description or name tells.
+constexpr std::string_view kUnknownName = "unknown";
+
+/// Names MLX's convention, which is not read. MLX describes it in config.json under kMlxKey, and
+/// newer versions also under kQuantizationKey.
+constexpr std::string_view kMlxName = "mlx";
+constexpr const char* kMlxKey = "quantization";
+
+/// Returns whether a tensor can hold codes, by its type and rank.
+bool CanHoldCodes(const TensorLocation& location) {
+  const FileDType dtype = location.tensor->entries.front().dtype;
+  return location.tensor->quantized || IsNarrowFloat(dtype) ||
+         (MayBeIntegerCodes(dtype) && location.tensor->shape().size() >= 2);
+}
+
+/// Returns DetectedConvention::stale for a convention named in `file`. A model whose KV cache alone
+/// is quantized has float weights.
+std::string StaleText(const Checkpoint& checkpoint, std::string_view file) {
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    if (CanHoldCodes(location) || IsCacheScale(location.tensor->name)) return "";
+  }
+  const json config = ReadCompanion(checkpoint, kConfigFile);
+  const json owners = ReadCompanion(checkpoint, kModelOptFile);
+  if (!ValueAt(QuantizationOf(config), {"kv_cache_scheme"}).is_null()) return "";
+  if (!ValueAt(owners, {"quantization", "kv_cache_quant_algo"}).is_null()) return "";
+  return fmt::format(
+      "{} says that weights are quantized, but no tensor holds codes; if they are floats, remove "
+      "{}",
+      file, file == kModelOptFile ? "this file" : "its " + QuantizationPlaceOf(config));
+}
 
 /// Returns the convention named in the JSON files beside the tensors, or nullopt. ModelOpt's own
 /// file is read before config.json.
@@ -193,6 +226,34 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
            .detection = Detection::kAmbiguous}};
 }
 
+/// Finds integer codes by names that are not read.
+std::optional<DetectedConvention> GuessOfIntegers(const Checkpoint& checkpoint) {
+  const auto found = FindScaledIntegers(checkpoint);
+  if (!found) return std::nullopt;
+  const json config = ReadCompanion(checkpoint, kConfigFile);
+  json described = QuantizationOf(config);
+  if (described.is_null()) described = ValueAt(config, {kMlxKey});
+  if (found->codes->dtype == FileDType::kU32 && BlockLength(ValueAt(described, {"group_size"})) &&
+      BlockLength(ValueAt(described, {"bits"}))) {
+    return {{std::string(kMlxName), kConfigFile}};
+  }
+  return {
+      {std::string(kUnknownName), fmt::format("{}: {}, '{}' may be its scale", found->codes->name,
+                                              Info(found->codes->dtype).name, found->scale->name)}};
+}
+
+/// Returns an unknown convention if config.json describes one without a quant_method.
+std::optional<DetectedConvention> GuessOfDescription(const Checkpoint& checkpoint) {
+  const json described = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
+  const bool says_some =
+      described.is_object() &&
+      std::ranges::any_of(described, [](const json& value) { return !value.is_null(); });
+  if (!says_some) return std::nullopt;
+  return {{.name = std::string(kUnknownName),
+           .reason = kConfigFile,
+           .stale = StaleText(checkpoint, kConfigFile)}};
+}
+
 /// Finds codes and scales that fit no row of names. Codes without scales may be unscaled FP8.
 std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
   std::size_t fp8 = 0;
@@ -205,12 +266,14 @@ std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
     if (IsFp8(dtype)) {
       ++fp8;
     } else if (IsNarrowFloat(dtype)) {
-      return {{"unknown", fmt::format("{}: {} by no known names", name, Info(dtype).name)}};
+      return {{std::string(kUnknownName),
+               fmt::format("{}: {} by no known names", name, Info(dtype).name)}};
     }
   }
   if (fp8 == 0) return std::nullopt;
   if (const auto pair = FindPossibleScale(checkpoint)) {
-    return {{"unknown", fmt::format("{}: FP8, '{}' may be its scale", pair->weight, pair->scale)}};
+    return {{std::string(kUnknownName),
+             fmt::format("{}: FP8, '{}' may be its scale", pair->weight, pair->scale)}};
   }
   return {{.name = std::string(kUnscaledFp8Name),
            .reason = fmt::format("{} of FP8 without scales: their codes are taken as values",
@@ -226,7 +289,10 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
       return {std::string(kConventionName), "metadata of its tensors"};
     }
   }
-  if (const auto guess = GuessOfCompanions(checkpoint)) return *guess;
+  if (auto guess = GuessOfCompanions(checkpoint)) {
+    guess->stale = StaleText(checkpoint, guess->reason);
+    return *guess;
+  }
   for (const ConventionRow* row : Conventions()) {
     if (const auto guess = GuessOfMarks(checkpoint, *row)) return *guess;
   }
@@ -234,6 +300,8 @@ DetectedConvention FindConventionOf(const Checkpoint& checkpoint) {
   for (const ConventionRow* row : Conventions()) {
     if (const auto guess = GuessOfNames(checkpoint, *row)) return *guess;
   }
+  if (const auto guess = GuessOfIntegers(checkpoint)) return *guess;
+  if (const auto guess = GuessOfDescription(checkpoint)) return *guess;
   if (const auto guess = GuessOfRest(checkpoint)) return *guess;
   return {.name = std::string(kPlainName),
           .reason = "no tensor is quantized",

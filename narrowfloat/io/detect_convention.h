@@ -19,12 +19,16 @@ struct DetectedConvention {
   std::string reason;    // the evidence in the checkpoint
   bool assumed = false;  // whether there is no evidence; commands then print `reason`
   Detection detection = Detection::kConvention;
+  /// For messages, if a file says that weights are quantized, but no tensor can hold codes: this,
+  /// and what to remove. Empty otherwise.
+  std::string stale = "";
 };
 
 /// Finds the convention of a checkpoint: this library's own by its metadata, others by
 /// hf_quant_config.json, by config.json's quant_method, else by keys of the metadata and by names,
-/// types and shapes of the tensors. Errors: InvalidArgument if one of these files is damaged;
-/// IoError.
+/// types and shapes of the tensors. A description without a quant_method, and integer codes of no
+/// known names, are an unknown convention. Errors: InvalidArgument if one of these files is
+/// damaged; IoError.
 DetectedConvention DetectConvention(const Checkpoint& checkpoint);
 
 /// Finds buffers of this library without their metadata, in a checkpoint of any convention.

@@ -35,9 +35,10 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
   }
   const ConventionRow* row = FindConvention(found.name);
   if (row == nullptr) {
-    throw Unsupported(fmt::format("{}: {} is written as '{}' ({}), this build reads {}", operation,
-                                  path, Shortened(found.name), found.reason,
-                                  fmt::join(ReadConventions(), ", ")));
+    throw Unsupported(fmt::format("{}: {} is written as '{}' ({}), this build reads {}{}{}",
+                                  operation, path, Shortened(found.name), found.reason,
+                                  fmt::join(ReadConventions(), ", "),
+                                  found.stale.empty() ? "" : "; ", found.stale));
   }
   ReadConvention(in, *row);
   return found;
@@ -46,6 +47,10 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
 DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
                                  const std::string& from) {
   DetectedConvention found = ReadAny(operation, in, from);
+  if (!found.stale.empty()) {
+    throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none: {}",
+                                      operation, in.path().string(), found.stale));
+  }
   if (found.detection != Detection::kPlain) return found;
   throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none ({})",
                                     operation, in.path().string(), found.reason));

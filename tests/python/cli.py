@@ -23,6 +23,7 @@ TYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
+    "U32": np.dtype(np.uint32),
     "U8": np.dtype(np.uint8),
     "I8": np.dtype(np.int8),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),

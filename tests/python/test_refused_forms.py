@@ -29,9 +29,13 @@ def test_a_model_without_quantized_weights_is_refused(tmp_path: Path, kind: str,
         source = write_file(tmp_path / "in.safetensors", tensors)
         out, more = tmp_path / "out.safetensors", ("--from", "modelopt")
     done = run("convert", source, out, "--to", to, *more, code=2)
-    assert done.stderr == (
-        f"narrowfloat: convert: {source} must have at least one tensor to convert, got none\n"
-    )
+    message = {
+        "file": f"{source} must have at least one tensor to convert, got none",
+        "frozen": f"IN must hold quantized tensors, {source} has none: config.json says that "
+        "weights are quantized, but no tensor holds codes; if they are floats, remove its "
+        "quantization_config",
+    }
+    assert done.stderr == f"narrowfloat: convert: {message[kind]}\n"
     assert not out.exists()
 
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/file.h"
+#include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/weight_check.h"
 #include "narrowfloat/io/write_convention.h"
@@ -143,6 +145,27 @@ void CheckIndex(const io::Checkpoint& in, std::vector<Finding>& findings) {
   }
 }
 
+/// Compares the blocks of FP8 weights with the size in config.json. Weights with 4-bit codes may
+/// have blocks of their own.
+void CheckBlocks(const io::Checkpoint& in, std::vector<Finding>& findings) {
+  const std::optional<BlockShape> stated = io::StatedBlock(in);
+  if (!stated) return;
+  std::size_t others = 0;
+  const io::StoredTensor* first = nullptr;
+  for (const io::TensorLocation& location : in.tensors()) {
+    const auto& weight = location.tensor->foreign;
+    if (!weight || weight->Packed() || weight->block == *stated) continue;
+    if (others++ == 0) first = location.tensor;
+  }
+  if (first == nullptr) return;
+  const BlockShape block = first->foreign->block;
+  findings.push_back(
+      {"", fmt::format("config.json states blocks of {}x{}, the scales of {} fit only others: '{}' "
+                       "is read with blocks of {}x{}",
+                       stated->rows, stated->cols, CountText(others, "weight"), first->name,
+                       block.rows, block.cols)});
+}
+
 /// Errors: as ExecutionOf; InvalidArgument if two conventions fit and `options` names none.
 std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
   // Before the try block: an invalid number of threads is no finding.
@@ -158,6 +181,7 @@ std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
     if (!stale.empty()) findings.push_back({"", stale});
     tensors = in.tensors().size();
     CheckIndex(in, findings);
+    CheckBlocks(in, findings);
     Checking(in, execution, findings).Run();
   } catch (const io::AmbiguousConvention&) {
     throw;  // --from is missing

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -37,19 +39,40 @@ std::optional<BlockShape> BlockOfStrategy(const json& groups) {
   return block;
 }
 
+/// Returns the number that a text consists of; null if it is not one.
+json NumberOf(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? json(number) : json();
+}
+
+/// Returns the size of a block: a list [rows, columns] or, as compressed-tensors also writes it, a
+/// text "128x128".
+std::optional<BlockShape> ParseBlock(const json& block) {
+  json sizes = block;
+  if (block.is_string()) {
+    const auto& text = block.get_ref<const std::string&>();
+    const std::size_t by = std::min(text.find('x'), text.size());
+    sizes = json::array(
+        {NumberOf(text.substr(0, by)), NumberOf(text.substr(std::min(by + 1, text.size())))});
+  }
+  if (!sizes.is_array() || sizes.size() != 2) return std::nullopt;
+  const auto rows = BlockLength(sizes[0]), cols = BlockLength(sizes[1]);
+  return rows && cols ? std::optional(BlockShape{*rows, *cols}) : std::nullopt;
+}
+
+constexpr const char* kBlockKey = "weight_block_size";  // of all weights
+
 /// Returns the block in the configuration, under the key of any convention.
 std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
-  json block = ValueAt(quantization, {"weight_block_size"});
+  json block = ValueAt(quantization, {kBlockKey});
   const json groups = ValueAt(quantization, {"config_groups"});
   for (auto group = groups.begin(); block.is_null() && groups.is_object() && group != groups.end();
        ++group) {
     block = ValueAt(*group, {"weights", "block_structure"});
   }
   if (block.is_null()) return groups.is_object() ? BlockOfStrategy(groups) : std::nullopt;
-  if (block.is_array() && block.size() == 2) {
-    const std::optional<std::size_t> rows = BlockLength(block[0]), cols = BlockLength(block[1]);
-    if (rows && cols) return BlockShape{*rows, *cols};
-  }
+  if (const auto parsed = ParseBlock(block)) return parsed;
   throw InvalidArgument(
       fmt::format("config: the block size of weights must be two integers of 1 to 2^31, got {}",
                   ShortenedJson(block)));
@@ -107,6 +130,10 @@ void CheckIsPlain(const std::string& source, const ConventionRow& convention,
                   const TensorEntry& entry) {
   if (EndsWithAny(entry.name, convention.refused)) RefuseMeaning(source, entry.name);
   if (!IsNarrowFloat(entry.dtype)) return;
+  if (!MayHoldCodes(entry.dtype) && !HoldsExponents(entry.dtype)) {
+    throw Unsupported(fmt::format("{}: '{}' is not supported, no convention has codes of {}",
+                                  source, entry.name, Info(entry.dtype).name));
+  }
   throw InvalidArgument(
       fmt::format("{}: '{}' ({}) must be a part of a weight, '{}' has none of its name", source,
                   entry.name, Info(entry.dtype).name, convention.name));
@@ -114,8 +141,12 @@ void CheckIsPlain(const std::string& source, const ConventionRow& convention,
 
 class Grouping {
  public:
-  Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
-      : checkpoint_(checkpoint), convention_(convention), by_shard_(checkpoint.shards().size()) {
+  Grouping(const Checkpoint& checkpoint, const ConventionRow& convention,
+           const std::string& evidence)
+      : checkpoint_(checkpoint),
+        convention_(convention),
+        evidence_(evidence),
+        by_shard_(checkpoint.shards().size()) {
     const json config = ReadCompanion(checkpoint, kConfigFile);
     const json quantization = QuantizationOf(config);
     block_ = ConfiguredBlock(quantization);
@@ -269,15 +300,24 @@ class Grouping {
     if (IsCodes(*names, entry)) {
       const std::string stem = entry.name.substr(0, entry.name.size() - names->codes.size());
       throw InvalidArgument(
-          fmt::format("{}: '{}' holds codes and needs its scale '{}{}', which is missing", Source(),
-                      entry.name, stem, names->scale));
+          fmt::format("{}: '{}' holds codes and needs its scale '{}{}', which is missing{}",
+                      Source(), entry.name, stem, names->scale, Reading()));
     }
-    throw InvalidArgument(fmt::format("{}: '{}' is a scale and needs its codes, which are missing",
-                                      Source(), entry.name));
+    throw InvalidArgument(
+        fmt::format("{}: '{}' is a scale and needs its codes, which are missing{}", Source(),
+                    entry.name, Reading()));
+  }
+
+  /// Returns, for messages, which convention is read and why; an empty text if the caller knows.
+  std::string Reading() const {
+    if (evidence_.empty()) return "";
+    return fmt::format("; it is read as '{}' ({}), --from (in Python, from_=) names another",
+                       convention_.name, evidence_);
   }
 
   const Checkpoint& checkpoint_;
   const ConventionRow& convention_;
+  const std::string& evidence_;
   std::optional<BlockShape> block_;
   std::unordered_map<std::string_view, Found> found_;
   std::unordered_set<std::string> accessories_;  // names from descriptions
@@ -300,13 +340,20 @@ const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const Conventi
   return nullptr;
 }
 
-void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention) {
+void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention,
+                    const std::string& evidence) {
   if (const TensorEntry* codes = FindIntegerCodes(checkpoint, convention)) {
     throw Unsupported(fmt::format("read: {}: '{}' ({}) is not supported, its codes are integers",
                                   checkpoint.path().string(), codes->name,
                                   Info(codes->dtype).name));
   }
-  checkpoint.Regroup(Grouping(checkpoint, convention).Run());
+  checkpoint.Regroup(Grouping(checkpoint, convention, evidence).Run());
+}
+
+std::optional<BlockShape> StatedBlock(const Checkpoint& checkpoint) {
+  const json quantization = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
+  if (ValueAt(quantization, {kBlockKey}).is_null()) return std::nullopt;
+  return ConfiguredBlock(quantization);
 }
 
 void CheckCopy(const std::string& operation, const ConventionRow& convention,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/conventions/convention_row.h"
 
@@ -14,8 +17,14 @@ const TensorEntry* FindIntegerCodes(const Checkpoint& checkpoint, const Conventi
 /// tensor with the name of the float tensor, in the file with its codes; its scales may be in other
 /// files. Errors: InvalidArgument if codes lack their scale, a scale lacks its codes, or types and
 /// shapes do not match; Unsupported for integer codes, MXFP6, and tensors or a configuration that
-/// change the meaning of weights; as ReadCompanion.
-void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention);
+/// change the meaning of weights; as ReadCompanion. Messages about missing parts give `evidence` of
+/// the convention; it is empty if the caller has named it.
+void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention,
+                    const std::string& evidence);
+
+/// Returns the block size that config.json states for all weights; nullopt if it states none.
+/// Errors: as ReadConvention.
+std::optional<BlockShape> StatedBlock(const Checkpoint& checkpoint);
 
 /// Checks a plain tensor that is copied to a file of a convention. Errors: InvalidArgument if
 /// ReadConvention would reject it or treat it as a part of a weight; Unsupported for a name of

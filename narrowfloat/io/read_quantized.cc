@@ -40,7 +40,7 @@ DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const s
                                   fmt::join(ReadConventions(), ", "),
                                   found.stale.empty() ? "" : "; ", found.stale));
   }
-  ReadConvention(in, *row);
+  ReadConvention(in, *row, from.empty() ? found.reason : "");
   return found;
 }
 

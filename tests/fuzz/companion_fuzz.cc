@@ -53,7 +53,7 @@ void ReadModel(const fs::path& folder) {
     const io::DetectedConvention guess = io::DetectConvention(model);
     io::ModelDType(model);
     if (const io::ConventionRow* row = io::FindConvention(guess.name)) {
-      io::ReadConvention(model, *row);
+      io::ReadConvention(model, *row, guess.reason);
       for (const io::TensorLocation& location : model.tensors()) {
         if (location.tensor->shape().empty()) std::abort();
       }

@@ -34,6 +34,9 @@ CASES = {
     "block size": (FP8, {"quant_method": "fp8", "weight_block_size": [0, 128]},
                    "config: the block size of weights must be two integers of 1 to 2^31, "
                    "got [0,128]"),
+    "block text": (FP8, {"quant_method": "fp8", "weight_block_size": "128x"},
+                   "config: the block size of weights must be two integers of 1 to 2^31, "
+                   'got "128x"'),
     "no format": (COMFY | {"a.comfy_quant": text("{}")}, None,
                   "read: 'a.comfy_quant': needs a format, got {}"),
     "no bytes": (COMFY | {"a.comfy_quant": np.zeros(70000, np.uint8)}, None,

@@ -94,6 +94,7 @@ def test_a_row_of_tiles_is_no_column_of_rows(tmp_path: Path) -> None:
         (method("compressed-tensors"), "e4m3 128x128 F32"),
         (groups("tensor"), "e4m3 tensor F32"),
         (groups("block", block_structure=[128, 128]), "e4m3 128x128 F32"),
+        (groups("block", block_structure="128x128"), "e4m3 128x128 F32"),
     ],
 )
 def test_the_strategy_tells_a_tensor_from_a_block(tmp_path: Path, config: dict, form: str) -> None:

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// libstdc++'s limit of the states of a regular expression, before its headers: bounds the time of
+// a match, and the stack, which grows with the states. No other file includes <regex>.
+#define _GLIBCXX_REGEX_STATE_LIMIT 10000  // NOLINT(bugprone-reserved-identifier)
 #include "narrowfloat/config/selection.h"
 
 #include <fmt/format.h>
@@ -8,6 +11,7 @@
 #include <cctype>
 #include <initializer_list>
 #include <iterator>
+#include <regex>
 
 #include "narrowfloat/tensor/error.h"
 
@@ -15,6 +19,12 @@ namespace narrowfloat::config {
 namespace {
 
 constexpr std::string_view kRegexPrefix = "re:";
+constexpr std::size_t kMaxPatternBytes = 1024;  // parsing a regular expression is recursive
+constexpr std::size_t kMaxLookaheads = 1;       // each one matches the rest of the name again
+/// `__polynomial` follows all alternatives at once, without recursion per character. Searching with
+/// backtracking takes exponential time for (a|aa)*x. `nosubs`: groups need not be recorded.
+constexpr auto kRegexFlags =
+    std::regex::ECMAScript | std::regex::nosubs | std::regex_constants::__polynomial;
 
 // Patterns are compared with whole components of a name, in lower case.
 using Patterns = std::initializer_list<const char*>;
@@ -144,6 +154,18 @@ bool HasExperts(const std::vector<std::string>& modules) {
   return std::ranges::any_of(modules, [](const auto& part) { return MatchesAny(kExperts, part); });
 }
 
+/// Counts (?= and (?!, also where a backslash or brackets make them plain characters.
+std::size_t CountLookaheads(std::string_view pattern) {
+  std::size_t count = 0;
+  for (const std::string_view opening : {"(?=", "(?!"}) {
+    for (std::size_t at = pattern.find(opening); at != std::string_view::npos;
+         at = pattern.find(opening, at + 1)) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 enum class Orientation { kOutputsFirst, kInputsFirst, kUnknown };
 
 /// Returns the orientation of stacked experts. The hidden size is the number of outputs of
@@ -170,20 +192,35 @@ Orientation OrientationOf(const std::vector<std::string>& modules, const std::st
 
 }  // namespace
 
+struct SelectionRule::Regex {
+  std::regex compiled;
+};
+
 SelectionRule::SelectionRule(Action action, std::string pattern)
     : action_(action), pattern_(std::move(pattern)) {
+  if (pattern_.size() > kMaxPatternBytes) {
+    throw InvalidArgument(fmt::format("a pattern must have at most {} bytes, got {}",
+                                      kMaxPatternBytes, pattern_.size()));
+  }
   if (!pattern_.starts_with(kRegexPrefix)) return;
+  if (const std::size_t count = CountLookaheads(pattern_); count > kMaxLookaheads) {
+    throw InvalidArgument(fmt::format(
+        "a regular expression must have at most {} lookahead, (?= or (?!, got {} in '{}'",
+        kMaxLookaheads, count, pattern_));
+  }
   try {
-    regex_ = std::make_shared<const std::regex>(pattern_.substr(kRegexPrefix.size()));
+    regex_ = std::make_shared<const Regex>(
+        std::regex(pattern_.substr(kRegexPrefix.size()), kRegexFlags));
   } catch (const std::regex_error&) {  // its text differs between C++ libraries
     throw InvalidArgument(fmt::format(
-        "a pattern must be a glob, or 're:' and an ECMAScript regular expression, got '{}'",
-        pattern_));
+        "a pattern must be a glob, or 're:' and an ECMAScript regular expression of at most {} "
+        "states without back-references, got '{}'",
+        _GLIBCXX_REGEX_STATE_LIMIT, pattern_));
   }
 }
 
 bool SelectionRule::Matches(const std::string& name) const {
-  return regex_ ? std::regex_match(name, *regex_)
+  return regex_ ? std::regex_match(name, regex_->compiled)
                 : ::fnmatch(pattern_.c_str(), name.c_str(), 0) == 0;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,20 +20,24 @@ class SelectionRule {
  public:
   enum class Action { kInclude, kExclude };
 
-  /// Compiles the pattern. Errors: InvalidArgument for an invalid regular expression.
+  /// Compiles the pattern. Errors: InvalidArgument for an invalid regular expression, and for one
+  /// that is too long or would take too much time or stack.
   SelectionRule(Action action, std::string pattern);
 
   Action action() const { return action_; }
   const std::string& pattern() const { return pattern_; }
+  /// Takes time proportional to the length of the name; with a lookahead, to its square.
   bool Matches(const std::string& name) const;
 
   /// Returns "--include '*.q_proj.*'".
   std::string Text() const;
 
  private:
+  struct Regex;  // not defined here, because <regex> takes long to compile
+
   Action action_;
   std::string pattern_;
-  std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
+  std::shared_ptr<const Regex> regex_;  // null for an fnmatch pattern
 };
 
 /// Fields of config.json. DecideByDefault derives from them whether matrices are stored as

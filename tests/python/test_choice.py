@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import run, run_json
+from cli import run, run_json, write_file
 from foreign_model import read_model, write_model
 
 MATRIX = np.linspace(-1, 1, 64 * 96, dtype=np.float32).reshape(64, 96)
@@ -46,9 +46,53 @@ def test_rules_that_match_nothing_are_named(model: Path, tmp_path: Path) -> None
     ]  # fmt: skip
     refused = run(*arguments, "--include", "re:(", code=2).stderr
     assert refused == (
-        "narrowfloat: a pattern must be a glob, or 're:' and an ECMAScript regular expression, "
-        "got 're:('\n"
+        "narrowfloat: a pattern must be a glob, or 're:' and an ECMAScript regular expression of "
+        "at most 10000 states without back-references, got 're:('\n"
     )
+
+
+# Backtracking takes exponential time for the first two, and recursion per character for the others.
+HARD_PATTERNS = [
+    "re:(a|aa)*x", "re:" + ".*" * 510 + "x", "re:" + "(" * 510 + "a" + ")" * 510,
+    "re:" + "(" * 340 + "a" + ")*" * 340, "re:((a*){40}){50}", "re:((?=(.*){100}x).)*",
+    "*a" * 511 + "b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", HARD_PATTERNS, ids=range(len(HARD_PATTERNS)))
+def test_no_pattern_takes_unbounded_time_or_stack(pattern: str, tmp_path: Path) -> None:
+    source = write_file(tmp_path / "in.safetensors", {"a" * 1017 + ".weight": MATRIX})
+    job = ("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    done = run(*job, "--include", pattern, timeout=60)
+    assert done.stderr == f"quantize: no tensor matches '{pattern}'\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("re:" + "(" * 20000, "a pattern must have at most 1024 bytes, got 20003"),
+        ("*" * 1025, "a pattern must have at most 1024 bytes, got 1025"),
+        (
+            "re:(?=.*(?!.*x))",
+            "a regular expression must have at most 1 lookahead, (?= or (?!, got 2 in "
+            "'re:(?=.*(?!.*x))'",
+        ),
+        *(
+            (
+                pattern,
+                "a pattern must be a glob, or 're:' and an ECMAScript regular expression of at "
+                f"most 10000 states without back-references, got '{pattern}'",
+            )
+            for pattern in ("re:(a{100}){100}", r"re:(a)\1")
+        ),
+    ],
+    ids=range(5),
+)
+def test_patterns_that_would_take_too_long_are_refused(
+    model: Path, tmp_path: Path, pattern: str, message: str
+) -> None:
+    job = ("quantize", model, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    assert run(*job, "--exclude", pattern, code=2).stderr == f"narrowfloat: {message}\n"
 
 
 def test_a_list_option_takes_one_value_each_time(model: Path, tmp_path: Path) -> None:

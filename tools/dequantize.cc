@@ -19,6 +19,7 @@
 #include "tools/job_report.h"
 #include "tools/option_table.h"
 #include "tools/option_values.h"
+#include "tools/scheme_option.h"
 #include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
@@ -69,12 +70,25 @@ class DequantizeRewriter : public TensorRewriter {
   ByteBuffer output_;
 };
 
+/// Rejects tensors whose values would be those of the Hadamard transform. Errors: Unsupported.
+void CheckIsNotTransformed(const io::Checkpoint& in) {
+  for (const io::TensorLocation& location : in.tensors()) {
+    const io::StoredTensor& tensor = *location.tensor;
+    if (!tensor.quantized || !IsTransformed(tensor.quantized->spec)) continue;
+    throw Unsupported(fmt::format(
+        "dequantize: a tensor must have rowwise codes or no Hadamard transform (rht), which is not "
+        "undone, got {} for '{}'",
+        PrintQuantSpec(tensor.quantized->spec), tensor.name));
+  }
+}
+
 Result Run(const DequantizeOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution = ExecutionOf(options.threads);
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::DetectedConvention convention =
       SayAssumption("dequantize", io::ReadQuantized("dequantize", in, options.from));
+  CheckIsNotTransformed(in);
   out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = ValueIn(kFloatTypes, options.dtype);

@@ -23,6 +23,7 @@
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/progress.h"
+#include "tools/scheme_option.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
@@ -236,6 +237,7 @@ class Diff {
   }
 
   static bool HasValues(const io::StoredTensor& tensor) {
+    if (tensor.quantized && IsTransformed(tensor.quantized->spec)) return false;
     return !tensor.IsPlain() || IsFloat64(tensor) ||
            io::WideFloat(tensor.entries.front().dtype).has_value();
   }

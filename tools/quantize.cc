@@ -21,6 +21,7 @@
 #include "tools/job.h"
 #include "tools/job_report.h"
 #include "tools/option_table.h"
+#include "tools/scheme_option.h"
 #include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"
 
@@ -175,7 +176,7 @@ std::vector<SelectionRule> RulesOf(const CLI::App& app) {
 }
 
 Result Run(const QuantizeOptions& options) {
-  const QuantSpec spec = ParseQuantSpec(options.scheme);
+  const QuantSpec spec = ParseScheme("quantize", options.scheme);
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution = ExecutionOf(options.threads);
   const io::Checkpoint in = io::Checkpoint::Open(options.in);

@@ -31,6 +31,7 @@
 #include "tools/option_table.h"
 #include "tools/progress.h"
 #include "tools/report_page.h"
+#include "tools/scheme_option.h"
 #include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
@@ -271,7 +272,14 @@ class Reporting {
 
 std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
   std::vector<QuantSpec> specs;
-  for (const std::string& scheme : options.schemes) specs.push_back(ParseQuantSpec(scheme));
+  for (const std::string& scheme : options.schemes) {
+    specs.push_back(ParseScheme("report", scheme));
+    if (!IsTransformed(specs.back())) continue;
+    throw Unsupported(fmt::format(
+        "report: --scheme must have rowwise codes or no Hadamard transform (rht), which "
+        "is not undone, got {}",
+        scheme));
+  }
   if (!specs.empty()) return specs;
   for (const SchemeInfo& scheme : kSchemes)
     specs.push_back(ParseQuantSpec(std::string(scheme.name)));

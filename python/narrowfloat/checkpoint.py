@@ -58,7 +58,8 @@ def load(
              the files. A weight then has the name of its float tensor, and the codes and scales of
              the file; the scale of a whole NVFP4 tensor is rounded once if no amax gives it. None
              reads only narrowfloat's own convention.
-    dtype:   float32, float16 or bfloat16: quantized weights are returned as arrays of values.
+    dtype:   float32, float16 or bfloat16: quantized weights are returned as arrays of values, those
+             of the Hadamard transform for weights that have only columnwise codes with rht.
 
     Types:   arrays of the file's dtype, through ml_dtypes for BF16 and the FP8 types; types
              narrower than a byte as their bytes. Tensors quantized by save() or the command line

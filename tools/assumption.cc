@@ -30,6 +30,12 @@ void SayNotes(const std::string& verb, const std::vector<std::string>& notes) {
   for (const std::string& note : notes) PrintToStderr("{}: {}\n", verb, Escaped(note));
 }
 
+void AddNotes(const std::string& verb, const std::vector<std::string>& found,
+              std::vector<std::string>& notes) {
+  SayNotes(verb, found);
+  notes.insert(notes.end(), found.begin(), found.end());
+}
+
 std::vector<std::string> NotesOf(const io::DetectedConvention& convention,
                                  std::vector<std::string> notes) {
   if (convention.assumed) notes.insert(notes.begin(), convention.reason);

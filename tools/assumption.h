@@ -18,6 +18,10 @@ void CheckIsFloat(const std::string& verb, const io::Checkpoint& checkpoint);
 /// Prints notes on the result to standard error, one per line.
 void SayNotes(const std::string& verb, const std::vector<std::string>& notes);
 
+/// Prints each of `found` as SayNotes, and appends it to `notes`.
+void AddNotes(const std::string& verb, const std::vector<std::string>& found,
+              std::vector<std::string>& notes);
+
 /// Returns the notes of a job: the reason of `convention` if the files do not name it, then
 /// `notes`.
 std::vector<std::string> NotesOf(const io::DetectedConvention& convention,

@@ -17,6 +17,7 @@
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/job_report.h"
+#include "tools/not_finite.h"
 #include "tools/option_table.h"
 #include "tools/option_values.h"
 #include "tools/scheme_option.h"
@@ -56,10 +57,28 @@ class DequantizeRewriter : public TensorRewriter {
     const auto out = output_.Take(FlattenShape(tensor.shape()).Size() * ItemSize(dtype));
     DequantizeStored(tensor, input, {out.data(), dtype, tensor.shape(), {}, Device::kCpu},
                      execution_);
+    infinite_.Add(tensor.name, CountGained(tensor, input, dtype, out));
     writer.Append(tensor.name, out);
   }
 
+  /// Returns notes on the tensors that were rewritten.
+  std::vector<std::string> Lost() const {
+    return infinite_.Notes("finite values that became infinite in the type of the result");
+  }
+
  private:
+  /// Counts the values that are infinite in `out`, of type `dtype`, but finite in fp32.
+  std::uint64_t CountGained(const io::StoredTensor& tensor,
+                            const std::vector<std::span<const std::byte>>& input, DType dtype,
+                            std::span<const std::byte> out) {
+    const std::uint64_t found = CountNotFinite(dtype, out, execution_);
+    if (found == 0 || dtype == DType::kFloat32) return 0;
+    const auto wide = wide_.Take(out.size() / ItemSize(dtype) * sizeof(float));
+    DequantizeStored(tensor, input,
+                     {wide.data(), DType::kFloat32, tensor.shape(), {}, Device::kCpu}, execution_);
+    return found - CountNotFinite(DType::kFloat32, wide, execution_);
+  }
+
   DType DTypeFor(const io::StoredTensor& tensor) const {
     return dtype_.value_or(tensor.quantized ? tensor.quantized->dtype : model_dtype_);
   }
@@ -67,7 +86,8 @@ class DequantizeRewriter : public TensorRewriter {
   std::optional<DType> dtype_;
   DType model_dtype_;  // for foreign weights, which do not record a type
   Execution execution_;
-  ByteBuffer output_;
+  ByteBuffer output_, wide_;
+  NotFiniteTensors infinite_;
 };
 
 /// Rejects tensors whose values would be those of the Hadamard transform. Errors: Unsupported.
@@ -95,6 +115,7 @@ Result Run(const DequantizeOptions& options) {
   DequantizeRewriter rewriter(dtype, io::ModelDType(in), execution);
   JobResult job = RunJob(in, out, rewriter);
   job.notes = NotesOf(convention, {});
+  AddNotes("dequantize", rewriter.Lost(), job.notes);
   return JobReport(job, "dequantized",
                    {{"in", options.in},
                     {"out", options.out},

@@ -20,6 +20,7 @@
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/job_report.h"
+#include "tools/not_finite.h"
 #include "tools/option_table.h"
 #include "tools/scheme_option.h"
 #include "tools/scratch_tensor.h"
@@ -62,6 +63,11 @@ class QuantizeRewriter : public TensorRewriter {
   const std::optional<io::ConventionWriter>& foreign() const { return foreign_; }
   const Choice& choice() const { return choice_; }
 
+  /// Returns notes on the tensors that were rewritten.
+  std::vector<std::string> Lost() const {
+    return not_finite_.Notes("NaN or infinite values, which the result may not keep");
+  }
+
   std::string Verb() const override { return "quantize"; }
 
   std::string CacheKey() const override {
@@ -93,6 +99,7 @@ class QuantizeRewriter : public TensorRewriter {
       TransposeMatrices(input.front(), tensor.shape(), ItemSize(dtype), turned);
       values = turned.data();
     }
+    not_finite_.Add(tensor.name, CountNotFinite(dtype, input.front(), execution_));
     Quantize({values, dtype, shape, {}, Device::kCpu}, view, execution_);
     const auto& buffers = output_.buffers();
     const io::StoredTensor quantized = Quantized(tensor);
@@ -157,6 +164,7 @@ class QuantizeRewriter : public TensorRewriter {
   Execution execution_;
   ScratchTensor output_;
   ByteBuffer turned_;
+  NotFiniteTensors not_finite_;
 };
 
 /// Returns the rules of --include and --exclude in the order of the command line.
@@ -191,6 +199,7 @@ Result Run(const QuantizeOptions& options) {
   }
   JobResult job = RunJob(in, out, rewriter);
   if (rewriter.foreign()) job.notes = rewriter.foreign()->Notes();
+  AddNotes("quantize", rewriter.Lost(), job.notes);
   return JobReport(job, "quantized",
                    {{"in", options.in},
                     {"out", options.out},

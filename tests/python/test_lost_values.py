@@ -93,3 +93,44 @@ def test_constants_at_the_limits_are_accepted(tmp_path: Path) -> None:
     source = write_file(tmp_path / "in.safetensors", {"a.weight": MATRIX})
     for option in ("scale=3e-39", "scale=3e38", "amax=0", "amax=3e38"):
         run("quantize", source, tmp_path / option, "--scheme", f"fp8_e4m3:{option}")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_tensors_with_nan_and_infinity_are_named(tmp_path: Path, dtype: type) -> None:
+    tensors = {"a.weight": MATRIX, "b.weight": MATRIX, "c.weight": MATRIX[:33, :31]}
+    tensors = {name: array.astype(dtype) for name, array in tensors.items()}
+    tensors["a.weight"][0, 0] = np.finfo(np.float32).tiny  # the other end of the exponents
+    scheme = ("--scheme", "fp8_block1x128_e4m3")
+    source = write_file(tmp_path / "in.safetensors", tensors)
+    assert run_json("quantize", source, tmp_path / "fine", *scheme)["notes"] == []
+    for (row, col), value in zip(PLACES, [np.nan, np.inf, -np.inf, -np.nan], strict=True):
+        tensors["b.weight"][row, col] = value
+    tensors["c.weight"][-1, -1] = np.inf  # in the rest of a tensor of 33 x 31 values
+    write_file(source, tensors)
+    note = (
+        "NaN or infinite values, which the result may not keep, in 2 tensors; the first is "
+        "b.weight with 4 values"
+    )
+    done = run("quantize", source, tmp_path / "text", *scheme)
+    assert f"quantize: {note}\n" in done.stderr
+    assert run_json("quantize", source, tmp_path / "json", *scheme)["notes"] == [note]
+    excluded = ("--exclude", "[bc]*")
+    assert run_json("quantize", source, tmp_path / "others", *scheme, *excluded)["notes"] == []
+
+
+def test_values_that_the_result_s_type_cannot_hold_are_named(tmp_path: Path) -> None:
+    codes = np.full((128, 128), 448, np.float32).astype(ml_dtypes.float8_e4m3fn)
+    codes[0, :3] = [np.nan, 1, 0]
+    scale = np.full((1, 1), 1000, np.float32)
+    source = write_file(
+        tmp_path / "in.safetensors", {"a.weight": codes, "a.weight_scale_inv": scale}
+    )
+    note = (
+        "finite values that became infinite in the type of the result, in 1 tensor; the first is "
+        "a.weight with 16381 values"
+    )
+    done = run("dequantize", source, tmp_path / "text", "--dtype", "f16")
+    assert f"dequantize: {note}\n" in done.stderr
+    assert run_json("dequantize", source, tmp_path / "f16", "--dtype", "f16")["notes"] == [note]
+    for dtype in ("bf16", "f32"):
+        assert run_json("dequantize", source, tmp_path / dtype, "--dtype", dtype)["notes"] == []

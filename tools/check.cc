@@ -24,7 +24,6 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/assumption.h"
 #include "tools/command.h"
-#include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/own_directions.h"
 #include "tools/progress.h"
@@ -204,7 +203,6 @@ void CheckIsReadable(const std::string& path) {
 }
 
 Result Run(const CheckOptions& options) {
-  const InterruptScope interrupts;
   CheckIsReadable(options.path);
   if (!options.from.empty()) {
     io::CheckIsConvention("check", options.from, io::ReadConventions());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "narrowfloat/io/companion.h"
+#include "tools/interrupt.h"
 #include "tools/standard_error.h"
 #include "tools/text.h"
 
@@ -34,6 +35,7 @@ Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rule
     : in_(in), rules_(std::move(rules)) {
   const config::Model model = ModelOf(io::ReadCompanion(in, io::kConfigFile));
   for (const io::TensorLocation& location : in.tensors()) {
+    CheckInterrupt();
     const io::StoredTensor& tensor = *location.tensor;
     config::Decision decision =
         config::Decide(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
@@ -53,8 +55,10 @@ std::string Choice::CacheKey() const {
 
 void Choice::Warn() const {
   for (const config::SelectionRule& rule : rules_) {
-    const bool matches = std::ranges::any_of(
-        in_.tensors(), [&](const auto& location) { return rule.Matches(location.tensor->name); });
+    const bool matches = std::ranges::any_of(in_.tensors(), [&](const auto& location) {
+      CheckInterrupt();
+      return rule.Matches(location.tensor->name);
+    });
     if (!matches) {
       PrintToStderr("quantize: no tensor matches '{}'\n", Escaped(rule.pattern()));
     }

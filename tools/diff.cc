@@ -286,7 +286,6 @@ Json JsonOf(const Difference& difference) {
 }
 
 Result Run(const DiffOptions& options) {
-  const InterruptScope interrupts;
   const Execution execution = ExecutionOf(options.threads);
   io::Checkpoint a = io::Checkpoint::Open(options.a), b = io::Checkpoint::Open(options.b);
   SayAssumption("diff", io::ReadAny("diff", a, options.from_a));

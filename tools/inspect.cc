@@ -14,6 +14,7 @@
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "tools/command.h"
+#include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/text.h"
 
@@ -114,6 +115,7 @@ Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& tot
 /// Makes only the printed one of text and JSON: each takes as much memory as the headers.
 Result Run(const InspectOptions& options, bool as_json) {
   io::Checkpoint in = io::Checkpoint::Open(options.path, io::Unfinished::kOpen);
+  CheckInterrupt();
   io::DetectedConvention convention = io::DetectConvention(in);
   // Conventions that are not read are shown too.
   const bool known = io::FindConvention(convention.name) != nullptr ||

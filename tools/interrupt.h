@@ -11,8 +11,9 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// During its lifetime, SIGINT, SIGTERM and SIGHUP are recorded and do not end the process, so that
-/// destructors remove temporary files. CheckInterrupt throws after such a signal.
+/// The program has one while a command runs. During its lifetime, SIGINT, SIGTERM and SIGHUP are
+/// recorded and do not end the process, so that destructors remove temporary files. CheckInterrupt
+/// throws after such a signal.
 class InterruptScope {
  public:
   InterruptScope();

@@ -424,11 +424,11 @@ Part ParsePart(const std::string& text) {
 
 JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter) {
   CheckOutput(in, out.path, rewriter.Verb());
-  const InterruptScope interrupts;
   Job job(in, out, rewriter);
   std::optional<OutputFolder> folder;
   if (in.folder() && job.HasFiles()) folder.emplace(out.path, job.mark());
   try {
+    CheckInterrupt();  // of a signal while the input was opened and planned
     return job.Run();
   } catch (const Interrupted& error) {
     throw Interrupted(fmt::format("{}: {}, {}, nothing unfinished was left in {}", rewriter.Verb(),

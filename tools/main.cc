@@ -59,9 +59,15 @@ ExitCode PrintError(bool as_json, std::string_view kind, const std::string& mess
   return code;
 }
 
+/// Runs a command so that a signal is noted, and ends it where it calls CheckInterrupt.
+Result RunInterruptible(const std::function<Result()>& run) {
+  const InterruptScope interrupts;  // not while the result is printed, which may block
+  return run();
+}
+
 ExitCode Execute(const std::function<Result()>& run, bool as_json) {
   try {
-    const Result result = run();
+    const Result result = RunInterruptible(run);
     PrintToStdout(as_json ? result.json.dump(2, ' ', false, Json::error_handler_t::replace)
                           : result.text);
     return result.code;

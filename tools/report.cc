@@ -333,7 +333,6 @@ void CheckIsNotOfModel(const io::Checkpoint& in, const std::string& out) {
 }
 
 Result Run(const ReportOptions& options) {
-  const InterruptScope interrupts;
   CheckPage(options);
   const std::vector<QuantSpec> specs = SpecsOf(options);
   const Execution execution = ExecutionOf(options.threads);

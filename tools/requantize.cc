@@ -195,7 +195,6 @@ void AddLoss(const JobResult& job, const io::Loss& loss, Result& result) {
 
 Result Run(const RequantizeOptions& options) {
   CheckTarget(options.to);
-  const InterruptScope interrupts;
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::DetectedConvention convention =

@@ -95,7 +95,6 @@ Json SpeedJson(const MachineSpeed& machine) {
 }
 
 MachineSpeed Measure(int threads) {
-  const InterruptScope interrupts;
   ProgressBar bar("doctor", fmt::format("measuring for {:.0f} seconds", kBudgetSeconds));
   try {
     return speed::MeasureMachine({.threads = threads}, kBudgetSeconds,

@@ -438,6 +438,28 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int):
     assert os.listdir(tmp_path) == ["m"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_before_the_job_begins_is_reported(tmp_path: Path, number: int):
+    matrix = np.ones((32, 32), np.float32)
+    names = [f"{i:03}" + "a" * 1000 + ".weight" for i in range(60)]
+    source = write_file(tmp_path / "in.safetensors", dict.fromkeys(names, matrix))
+    slow = ("--include", "re:((.*){40}){50}x")  # takes half a second for each name
+    command = [program(), "quantize", source, tmp_path / "out", "--scheme", "fp8_e4m3", *slow]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as job:
+        caught = 0
+        while not caught >> (number - 1) & 1:
+            status = Path(f"/proc/{job.pid}/status").read_text(encoding="utf-8")
+            caught = int(status.split("SigCgt:")[1].split()[0], 16)
+        job.send_signal(number)
+        out, _ = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert json.loads(out) == {
+        "error": {"kind": "Interrupted", "message": "interrupted"},
+        "exit_code": 130,
+    }
+    assert os.listdir(tmp_path) == ["in.safetensors"]
+
+
 def test_a_terminal_shows_a_bar(model: Path, tmp_path: Path):
     import pty
 

@@ -167,6 +167,17 @@ def quantize(
     _quantize_in_graph(spec, src, buffers, noop, scale, (amax, amax_columnwise), seeds)
 
 
+def check_call(src: torch.Tensor, noop: Tensor) -> None:
+    """Raises the errors of quantize() for an input and a flag that it does not support.
+
+    Does nothing in a graph, where only operators check their arguments.
+    """
+    if not runs_natively(src):
+        return
+    # The verb checks its arguments, and writes nothing for an empty input.
+    quantize(make_spec("fp8_e4m3", True, False), src.new_empty((0, 1)), (None,) * len(ROLES), noop)
+
+
 def column_sums(x: torch.Tensor) -> torch.Tensor:
     """Returns the float32 sums of the columns of `x`, flattened to a matrix.
 

@@ -111,6 +111,19 @@ def test_a_part_that_dropped_a_direction_is_written(kind: str) -> None:
     assert_same_buffers(whole, expected, "the whole")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "identity" not in kind])
+@directions
+def test_a_direction_that_a_part_takes_back_is_that_of_a_part(kind: str, direction: str) -> None:
+    """Checks that the write keeps the scales and amaxes that the part shares with the rest."""
+    whole, expected = quantized(kind), quantized(kind)
+    part = whole[:128]
+    alias = part.detach()
+    without(part, direction).copy_(sample(128, 256, seed=8) / 64)
+    expected[:128].copy_(sample(128, 256, seed=8) / 64)
+    assert_same_buffers(alias, expected[:128], "the alias of the part")
+    assert_same_buffers(whole, expected, "the whole")
+
+
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_whole_is_written_after_a_part_and_an_alias_dropped_a_direction(kind: str) -> None:
     whole, expected = quantized(kind), quantized(kind)
@@ -161,6 +174,39 @@ def test_aliases_share_the_columns_that_they_derive(kind: str) -> None:
     assert whole._columnwise_data.data_ptr() == aliases[1]._columnwise_data.data_ptr()
     aliases[1].mul_(0.5)
     assert_same_buffers(whole, expected.mul_(0.5), "the alias")
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@directions
+def test_aliases_share_a_direction_that_a_write_makes(kind: str, direction: str) -> None:
+    whole, expected = without(quantized(kind), direction), quantized(kind)
+    alias = whole.detach()
+    for tensor, seed in ((alias, 8), (whole, 9), (alias, 10)):
+        tensor.quantize_(sample(256, 256, seed=seed))
+        expected.quantize_(sample(256, 256, seed=seed))
+        assert_same_buffers(alias, expected, "the alias")
+    assert_same_buffers(whole, expected, "the whole")
+
+
+@pytest.mark.parametrize("kind", TILES)
+def test_a_part_takes_back_the_columns_of_the_whole(kind: str) -> None:
+    whole, expected = quantized(kind), quantized(kind)
+    part = without(whole[128:], "columnwise")
+    part.update_usage(rowwise_usage=True, columnwise_usage=True)
+    assert_same_buffers(part, whole[128:], "the part")
+    part.zero_()
+    expected[128:].zero_()
+    assert_same_buffers(whole, expected, "the whole")
+
+
+@pytest.mark.parametrize("kind", TILES)
+def test_a_part_derives_its_columns_in_place(kind: str) -> None:
+    whole, expected = quantized(kind), quantized(kind)
+    for name in ("_columnwise_data", "_columnwise_scale_inv"):
+        whole.__dict__[name][:].zero_()
+    for part in whole.split(128):
+        part._create_columnwise()
+    assert_same_buffers(whole, expected, "the whole")
 
 
 @pytest.mark.parametrize("kind", TILES)

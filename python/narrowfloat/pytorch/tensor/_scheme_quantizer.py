@@ -124,6 +124,9 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     # Specs and plans.
 
+    def _buffer_names(self) -> list[str]:
+        return [buffer.name for buffer in self.STORAGE.BUFFERS]
+
     def _directions(self) -> tuple[bool, bool]:
         """Returns the directions to make."""
         return self.rowwise_usage, self.columnwise_usage
@@ -310,8 +313,12 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
         part = dst._cut is not None
-        dropped.take_back(dst)
         self._check_source(src, dst, part)
+        if noop_flag is not None and (part or not self._matches(dst)):
+            _native.check_call(src, noop_flag)
+            if _native.skips(noop_flag):  # in all other cases the verb reads the flag
+                return dst
+        dropped.take_back(dst)
         if src.numel() == 0:
             self._with_group_of(dst)._fill_nothing(src, dst)
             return dst
@@ -351,8 +358,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
         The quantizer may not support the shape of a part, but its ends are block boundaries.
         """
-        if noop is not None and _native.skips(noop):
-            return
         quantizer = self._of_part(dst)
         # Stale codes are written here: only reading them raises.
         buffers = {b.keyword: dst._whole_buffer(b.name) for b in dst.BUFFERS}
@@ -382,24 +387,42 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         self._fill(src, fresh, noop)
 
     def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
+        if self._fits(dst):
+            self._fill_dense(src, dst, noop)
+            self._label(dst)
+            return
+        _native.check_call(src, noop)  # before any buffer changes
+        absent = [name for name in self._buffer_names() if dst.__dict__[name] is None]
         quantizer = self
-        if self._fit(dst) and dropped.take_back(dst):  # aliases have what _fit() dropped
+        self._fit(dst)
+        if dropped.take_back(dst):  # aliases have what _fit() dropped
             quantizer = self.copy()
             quantizer.set_usage(**dst.get_usages())
         try:
-            quantizer._fill(src, dst, noop)
+            quantizer._fill_dense(src, dst, noop)
+        except BaseException:  # new buffers are not filled
+            dst.__dict__.update(dict.fromkeys(absent))
+            raise
+        self._label(dst)
+        for direction, codes in (("rowwise", dst.ROWWISE), ("columnwise", dst.COLUMNWISE)):
+            if codes in absent:
+                dst._record_made(direction)
+        if quantizer is not self:
+            dst._keep(*self._directions())
+
+    def _fill_dense(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
+        """Fills `dst`, through dense copies of buffers that are not contiguous."""
+        try:
+            self._fill(src, dst, noop)
         except ValueError:  # nothing is written in this case
             loose = self._loose_buffers(dst)
             if not loose:
                 raise
-            quantizer._fill_beside(src, dst, noop, loose)
-        self._label(dst)
-        if quantizer is not self:
-            dst._keep(*self._directions())
+            self._fill_beside(src, dst, noop, loose)
 
     def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
         """Returns the buffers that are not contiguous, which verbs cannot write."""
-        named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
+        named = {name: dst.__dict__[name] for name in self._buffer_names()}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
 
     def _fill_beside(
@@ -437,14 +460,21 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         quantizer.amax_reduction_group = group
         return quantizer
 
-    def _fit(self, dst: Quantized) -> bool:
+    def _fits(self, dst: Quantized) -> bool:
+        """Returns whether `dst` has the directions that this quantizer fills."""
+        return (dst._has_rowwise(), dst._has_columnwise()) == self._directions()
+
+    def _matches(self, dst: Quantized) -> bool:
+        """Returns whether a call changes only values of buffers: no directions, no settings."""
+        fields, names = dst.__dict__, self.STORAGE._setting_names
+        same = all(fields[names[k]] == value for k, value in self._settings().items())
+        return same and (dst._has_rowwise(), dst._has_columnwise()) == self._directions()
+
+    def _fit(self, dst: Quantized) -> None:
         """Makes the buffers of `dst` that this quantizer fills, and drops the other ones.
 
-        Returns whether the directions of `dst` changed.
         Errors: NotImplementedError for an input of a graph, which ends the graph.
         """
-        if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
-            return False
         if dst._unflattened not in (None, self._directions()):
             raise NotImplementedError(
                 f"quantize: a write that changes the directions of a {type(dst).__name__} must run "
@@ -459,7 +489,6 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             elif getattr(dst, buffer.name) is None:
                 dtype, shape = specs[buffer.name]
                 setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
-        return True
 
     def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         _native.quantize(self._spec(), src, dst._role_buffers(), noop)

@@ -87,10 +87,8 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
             self._run(src, dst, noop_flag)
         return dst
 
-    def _fit(self, dst: Quantized) -> bool:
-        data, transpose = dst._data, dst._transpose
-        has = (data is not None, transpose is not None)
-        return has != self._directions() and super()._fit(dst)
+    def _fits(self, dst: Quantized) -> bool:  # a stale transpose is filled
+        return (dst._data is not None, dst._transpose is not None) == self._directions()
 
     def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Casts a part with the scale of the whole tensor.

@@ -9,7 +9,6 @@ references, so they keep no memory alive. Tensors of graphs have no memory and n
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -20,6 +19,7 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._overlaps import extent, span
 from narrowfloat.pytorch._read_only import ReadOnlyError
 from narrowfloat.pytorch._types import Quantized
+from narrowfloat.pytorch.tensor.storage._references import Reference
 
 _OTHER = {"rowwise": "columnwise", "columnwise": "rowwise"}
 
@@ -46,7 +46,7 @@ class Direction:
         self.shape = shape
         self.make_child = None if child is None else _maker(child)
         values = child is not None and child.HOLDS_VALUES
-        self._buffers = {field: _Reference(buffer, values) for field, buffer in buffers.items()}
+        self._buffers = {field: Reference(buffer, values) for field, buffer in buffers.items()}
         self._extent, self._span = extent(shared), span(shared)
 
     def _is_same(self, other: Direction) -> bool:
@@ -98,45 +98,14 @@ def _maker(tensor: Any) -> Callable[[dict[str, torch.Tensor]], Any]:  # noqa: AN
     cls, outer = type(tensor), {"shape": tensor.shape, "dtype": tensor.dtype}
     keywords = {buffer.name: buffer.keyword for buffer in cls.BUFFERS}
     kept = {k: v for k, v in tensor.get_metadata().items() if k not in keywords.values()}
+    make_cut = None if tensor._cut is None else tensor._cut.remember()
 
     def make(buffers: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401  # of the class
-        return cls(**outer, **kept, **{keywords[name]: buffers.get(name) for name in keywords})
+        made = cls(**outer, **kept, **{keywords[name]: buffers.get(name) for name in keywords})
+        made._cut = None if make_cut is None else make_cut()
+        return made
 
     return make
-
-
-class _Reference:
-    """Holds a weak reference to a buffer through its memory, which all of its views share.
-
-    values: references the tensor too, because the memory may belong to the program, and exist after
-    every quantized tensor has dropped it.
-    """
-
-    def __init__(self, buffer: torch.Tensor, values: bool) -> None:
-        self._tensor = weakref.ref(buffer) if values else None
-        self._memory = weakref.ref(buffer.untyped_storage())
-        self._type = buffer.dtype, buffer.device
-        self._geometry = buffer.storage_offset(), buffer.shape, buffer.stride()
-
-    def is_in(self, memory: torch.UntypedStorage) -> bool:
-        """Returns whether the buffer is in this memory."""
-        return self._memory() is memory
-
-    def is_to(self, other: _Reference) -> bool:
-        """Returns whether both reference one buffer."""
-        return self._memory() is other._memory() and self._geometry == other._geometry
-
-    def buffer(self) -> torch.Tensor | None:
-        """Returns the buffer as a new tensor; None if its memory was freed."""
-        memory = self._memory()
-        if memory is None or (self._tensor is not None and self._tensor() is None):
-            return None
-        offset, shape, stride = self._geometry
-        dtype, device = self._type
-        last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-        if memory.nbytes() < (last + 1) * dtype.itemsize:  # the memory was freed
-            return None
-        return torch.empty(0, dtype=dtype, device=device).set_(memory, offset, shape, stride)
 
 
 def _codes(tensor: Quantized, direction: str) -> torch.Tensor | None:
@@ -177,9 +146,9 @@ def _record(tensor: Quantized, direction: Direction | None, hybrid: bool = False
         direction.record(shared)
 
 
-def record_derived(tensor: Quantized) -> None:
-    """Records the columnwise buffers that were derived from the rowwise ones."""
-    _record(tensor, _direction_of(tensor, "columnwise"))
+def record_made(tensor: Quantized, name: str) -> None:
+    """Records a direction of a tensor whose buffers are new: derived, or made for a write."""
+    _record(tensor, _direction_of(tensor, name))
 
 
 def drop(tensor: Quantized, name: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -19,6 +19,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _dropped as dropped
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, TableStorage
+from narrowfloat.pytorch.tensor.storage._references import Reference
 from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
 from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
@@ -33,6 +34,11 @@ class Cut:
     def of(cls, whole: SchemeStorage) -> Cut:
         """Returns the mark of the parts of `whole`."""
         return cls((whole.__dict__[whole.ROWWISE], whole.__dict__[whole.COLUMNWISE]))
+
+    def remember(self) -> Callable[[], Cut]:
+        """Returns a function that makes the mark again, and does not keep the codes alive."""
+        references = [None if codes is None else Reference(codes) for codes in self.codes]
+        return lambda: Cut(tuple(None if r is None else r.buffer() for r in references))
 
 
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
@@ -136,6 +142,10 @@ class SchemeStorage(TableStorage):
         require_fresh(self)
         name_buffers(self)
         return self.__dict__[name] if self._cut is None else self._whole_buffer(name)
+
+    def _record_made(self, direction: str) -> None:
+        """Records a direction whose buffers were made here, for other tensors over the codes."""
+        dropped.record_made(self, direction)
 
     def _after_write(self) -> None:
         """Records that all codes of this tensor were written with its scales."""
@@ -511,17 +521,28 @@ class BlockStorage(SchemeStorage):
         spec = _native.make_spec(
             self._scheme() if scheme is None else scheme, True, True, self._layout_options()
         )
-        dropped.take_back(self, writes=False)
+        if dropped.take_back(self, writes=False):
+            return
         shape = tuple(self._columnwise_plan_shape())
+        filled = {name: self._whole_buffer(name) for name in self._role_names if name is not None}
+        made = {}
         for planned in _native.plan(spec, shape):
             name = self._role_names[_native.ROLES.index(planned.role)]
             if name is not None and planned.role in ("columnwise_data", "columnwise_scale_inv"):
-                present = self.__dict__[name]
+                present = filled[name]
                 if present is None or present.shape != planned.shape:
-                    fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
-                    setattr(self, name, fresh)
-        _native.derive_columnwise(spec, shape, self._role_buffers())
-        dropped.record_derived(self)
+                    made[name] = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
+        filled.update(made)
+        roles = tuple(None if name is None else filled[name] for name in self._role_names)
+        _native.derive_columnwise(spec, shape, roles)
+        self.__dict__.update(made)
+        for name in self._direction_buffers("columnwise"):
+            own, new = self.__dict__[name], filled[name]
+            if (
+                own is not None and new is not None and own is not new
+            ):  # a part, whose buffers are not dense
+                own.copy_(transport.content_of(new, own.shape))
+        self._record_made("columnwise")
 
     def _columnwise_plan_shape(self) -> torch.Size:
         """Returns the shape that the columnwise buffers are planned for."""

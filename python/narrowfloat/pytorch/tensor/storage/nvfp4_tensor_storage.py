@@ -166,7 +166,8 @@ class NVFP4TensorStorage(BlockStorage):
             )
         if self._rowwise_data is None:
             raise RuntimeError("update_usage: making columnwise NVFP4 data needs rowwise data")
-        take_back(self, writes=False)
+        if take_back(self, writes=False):
+            return
         amax: Any = self._amax_rowwise
         if self._amax_columnwise is None:
             self._amax_columnwise = amax.clone()

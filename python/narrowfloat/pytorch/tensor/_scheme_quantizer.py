@@ -326,7 +326,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
             self._write_part(src, dst, noop_flag)
         else:
             self._with_group_of(dst)._run(src, dst, noop_flag)
-        noted = part or StaleCodes.live or "_aliases" in dst.__dict__
+        noted = part or StaleCodes.live or dst._is_followed()
         if noted and (noop_flag is None or self._writes(noop_flag)):
             dst._after_write()
         return dst

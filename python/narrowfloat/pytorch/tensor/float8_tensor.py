@@ -26,6 +26,7 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import (
     source_tensor,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage import _aliases as aliases
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     Float8TensorStorage,
     _FromFloat8Func,
@@ -430,6 +431,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         fields["keeps_transpose"] = self._has_columnwise() and self._data is not None
         if self._data is not None:  # the transpose is derived again
             fields["data_transpose"] = None
+            aliases.register(self)  # copy.copy() makes an alias
         return fields
 
     @classmethod

@@ -147,6 +147,10 @@ class SchemeStorage(TableStorage):
         """Records a direction whose buffers were made here, for other tensors over the codes."""
         dropped.record_made(self, direction)
 
+    def _is_followed(self) -> bool:
+        """Returns whether _after_write() may update other tensors."""
+        return False
+
     def _after_write(self) -> None:
         """Records that all codes of this tensor were written with its scales."""
         note_write(self)

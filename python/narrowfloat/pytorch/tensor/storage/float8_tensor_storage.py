@@ -140,11 +140,19 @@ class Float8TensorStorage(SchemeStorage):
             if not has_data:
                 raise RuntimeError("update_usage: the transpose needs the rowwise codes")
             self._create_transpose()
-        if not needs_data:
+        self._keep(needs_data, needs_transpose)
+
+    def _keep(self, rowwise: bool, columnwise: bool) -> None:
+        drops_data = not rowwise and self._data is not None
+        drops_transpose = not columnwise and self._transpose is not None
+        pair = aliases.unrecorded(self) if drops_data or drops_transpose else None
+        if drops_data:
             self._data = None
-        if not needs_transpose:
+        if not columnwise:
             self._transpose = None
             self._transpose_invalid = True
+        if pair is not None and pair.is_alive():  # another tensor has the dropped buffer
+            pair.record()
         name_tensor(self)
 
     def _create_transpose(self) -> None:
@@ -161,10 +169,9 @@ class Float8TensorStorage(SchemeStorage):
             buffers = (data, scale_inv, self._transpose, scale_inv, None, None, None)
             _native.derive_columnwise(spec, tuple(data.shape), buffers)
         self._transpose_invalid = False
-        if self._aliases is not None:
-            self._aliases.add(self)
+        aliases.register(self)
 
-    _aliases: aliases.Aliases | None = None  # of tensors over the same codes
+    _aliases: aliases.Aliases | None = None  # of a tensor of a graph
 
     def _make_view(self, shape: torch.Size) -> Self:
         return self._mark_view(super()._make_view(shape))
@@ -173,6 +180,12 @@ class Float8TensorStorage(SchemeStorage):
         """Returns `view`, as an alias: a write to either updates the other direction of both."""
         aliases.join(self, view)
         return view
+
+    def _record_made(self, direction: str) -> None:
+        aliases.register(self)
+
+    def _is_followed(self) -> bool:
+        return aliases.is_followed(self)
 
     def _after_write(self) -> None:
         super()._after_write()
@@ -186,10 +199,13 @@ class Float8TensorStorage(SchemeStorage):
 
     def remove_caches(self) -> None:
         """Drops the transpose."""
-        self._transpose_invalid = True
-        self._transpose = None
+        self._keep(True, False)
 
     # Views.
+
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
+        aliases.register(self)  # a graph may return a view of the codes without the transpose
+        return super().__tensor_flatten__()
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         """Returns the buffers. Errors: NotImplementedError for a new shape of a transpose only."""

@@ -3,9 +3,9 @@
 
 A row is a function under @implements(operator, class). It takes the operator's arguments, and may
 return NotImplemented. Then, and for operators without a row, quantized arguments are dequantized,
-the operator runs on plain tensors, and arguments that its schema marks as written are quantized
-again. A result that its schema marks as a view of an argument cannot be written. A collective has a
-row or raises, because its schema marks nothing.
+the operator runs on plain tensors, and arguments that it writes are quantized again. A result that
+its schema marks as a view of an argument cannot be written. A collective has a row or raises,
+because its schema marks nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from narrowfloat.pytorch._read_only import (
     Effect,
     arguments_of,
     effect_of,
+    effect_of_call,
     read_only,
     refuse_writes,
     unwrapped,
@@ -152,7 +153,7 @@ def run_dequantized(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
             f"{func}: {_name_of(_subject(args, kwargs))} is not supported in this collective, "
             f"because {why}; communicate dequantize(), or its buffers"
         )
-    effect = effect_of(func)
+    effect = effect_of_call(func, args, kwargs)
     if effect.written:
         return _run_writing(func, args, kwargs, effect)
     result = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
@@ -186,7 +187,7 @@ def _run_writing(
     except BaseException:
         undo.run()
         raise
-    if not _counts_writes(func):
+    if effect.counted and not _counts_writes(func):
         for target in targets:
             count_write(target)
     return _returned(effect, written, result)

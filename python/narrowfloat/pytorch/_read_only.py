@@ -25,21 +25,46 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class Effect(NamedTuple):
-    """The arguments that an operator writes, and the results that are views, by its schema."""
+# Operators that write the arguments _STATISTICS although their schemas do not mark them. If they
+# have an argument _TRAINING, they write only if it is true.
+_UNMARKED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_update_stats",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    )
+)
+_STATISTICS = ("running_mean", "running_var")
+_TRAINING = "training"
 
-    written: tuple[tuple[int, str], ...]  # position and name of each written argument
+Place = tuple[int, str]  # position and name of an argument
+
+
+class Effect(NamedTuple):
+    """The arguments that an operator writes, and the results that are views."""
+
+    written: tuple[Place, ...]
     aliases: bool  # whether a result is a view of an argument
     returned: tuple[int | None, ...]  # for each result, the index in `written` of its argument
+    training: Place | None = None  # the argument that must be true for unmarked writes
+    counted: bool = True  # whether autograd counts the writes; it does not count unmarked ones
 
 
 @cache
-def effect_of(func: Operator) -> Effect:
-    """Returns the effect of an operator, from its schema."""
+def effect_of(func: Operator, updates: bool = True) -> Effect:
+    """Returns the effect of an operator, from its schema and the list of unmarked writes.
+
+    updates: whether unmarked arguments are written.
+    """
     schema = func._schema
+    places = [(position, argument.name) for position, argument in enumerate(schema.arguments)]
     written = tuple(
-        (position, argument.name)
-        for position, argument in enumerate(schema.arguments)
+        place
+        for place, argument in zip(places, schema.arguments, strict=True)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     infos = [schema.arguments[position].alias_info for position, _ in written]
@@ -51,11 +76,24 @@ def effect_of(func: Operator) -> Effect:
         for result in schema.returns
     )
     aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return Effect(written, aliases, returned)
+    if schema.name not in _UNMARKED or not updates:
+        return Effect(written, aliases, returned)
+    training = next((place for place in places if place[1] == _TRAINING), None)
+    # After the marked ones, to which `returned` refers.
+    written += tuple(place for place in places if place[1] in _STATISTICS)
+    return Effect(written, aliases, returned, training, False)
+
+
+def effect_of_call(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effect:
+    """Returns the effect of an operator with these arguments."""
+    effect = effect_of(func)
+    if effect.training is None or arguments_of((effect.training,), args, kwargs)[0]:
+        return effect
+    return effect_of(func, False)
 
 
 def arguments_of(
-    places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    places: tuple[Place, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
     """Returns the arguments at these places, by name or by position; None for omitted ones."""
     return [
@@ -279,7 +317,7 @@ def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> objec
         result = row(*args, **kwargs)
         if result is not NotImplemented:
             return result
-    effect = effect_of(func)
+    effect = effect_of_call(func, args, kwargs)
     if effect.written:
         refuse_writes(func, arguments_of(effect.written, args, kwargs))
     result = func(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))

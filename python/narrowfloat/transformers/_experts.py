@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from narrowfloat.pytorch._read_only import arguments_of, effect_of, read_only
+from narrowfloat.pytorch._read_only import arguments_of, effect_of_call, read_only
 from narrowfloat.pytorch._types import Operator
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 
@@ -80,7 +80,7 @@ class ExpertStack(torch.Tensor):
             return ExpertStack(args[0]._parts, kwargs.get("dtype") or args[0].dtype)
         if func is torch.ops.aten.select.int and args[1] in (0, -3):
             return read_only(args[0].expert(args[2]), _ORIGIN)
-        effect = effect_of(func)
+        effect = effect_of_call(func, args, kwargs)
         written = tree_flatten(arguments_of(effect.written, args, kwargs))[0]
         # The schemas of collectives (c10d) do not mark the arguments that are written.
         if func.namespace == "c10d" or any(isinstance(leaf, ExpertStack) for leaf in written):

@@ -255,4 +255,58 @@ def test_effects_come_from_schemas() -> None:
     assert effect_of(aten.add_.Tensor).returned == (0,)
     assert effect_of(aten.t.default).aliases and not effect_of(aten.add_.Tensor).aliases
     assert effect_of(aten.sort.values).returned == (0, 1)
-    assert effect_of(aten.mm.default) == ((), False, (None,))
+    assert effect_of(aten.mm.default)[:3] == ((), False, (None,))
+
+
+def statistics(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return ALL[kind]()(torch.zeros(16)).detach(), ALL[kind]()(torch.ones(16)).detach()
+
+
+@pytest.mark.parametrize("kind", ["float8_delayed", "float8_current", "identity"])
+def test_batch_norm_writes_its_statistics(kind: str) -> None:
+    layer, plain = torch.nn.BatchNorm1d(16), torch.nn.BatchNorm1d(16)
+    layer.running_mean, layer.running_var = statistics(kind)
+    x = sample(64, 16) + 3
+    for _ in range(2):  # autograd counts no write, so both backward passes run
+        plain.running_mean, plain.running_var = [s.dequantize() for s in layer.buffers()][:2]
+        outputs = layer(x.requires_grad_()), plain(x)
+        assert torch.equal(*outputs)
+    outputs[0].sum().backward()
+    for name in ("running_mean", "running_var"):
+        own, other = getattr(layer, name), getattr(plain, name)
+        assert type(own) is type(statistics(kind)[0]) and own.dequantize().mean() > 0.5
+        assert torch.equal(own.dequantize(), ALL[kind]()(other).dequantize()), name
+    before = [snapshot(own) for own in (layer.running_mean, layer.running_var)]
+    layer.eval()(x)
+    for own, old in zip((layer.running_mean, layer.running_var), before, strict=True):
+        assert_same_buffers(own, old, "an evaluation")
+
+
+def test_batch_norm_of_statistics_that_cannot_be_written() -> None:
+    mean = quantized("float8_current", 16, 16).t()[0]
+    norm = torch.nn.functional.batch_norm
+    with pytest.raises(RuntimeError, match=r"native_batch_norm.*are read-only"):
+        norm(sample(64, 16), mean, torch.ones(16), training=True)
+    got = norm(sample(64, 16), mean, torch.ones(16))
+    torch.testing.assert_close(got, norm(sample(64, 16), mean.clone(), torch.ones(16)))
+
+
+def test_every_operator_with_statistics_is_listed() -> None:
+    """Checks the operators that have running statistics without a mark in their schemas."""
+    reads = ("backward", "no_update", "no_training", "functional", "impl_index")
+    composite = ("aten::batch_norm", "aten::instance_norm")
+    found = []
+    for schema in torch._C._jit_get_all_schemas():
+        named = {argument.name: argument.alias_info for argument in schema.arguments}
+        if "running_mean" not in named or named["running_mean"] is not None:
+            continue
+        if schema.name in composite or any(word in schema.name for word in reads):
+            continue
+        packet = getattr(aten, schema.name.removeprefix("aten::"))
+        operator = getattr(packet, schema.overload_name or "default")
+        written = [name for _, name in effect_of(operator).written]
+        assert written[-2:] == ["running_mean", "running_var"], operator
+        outputs = [] if operator is packet.default else written[:-2]
+        assert [name for _, name in effect_of(operator, False).written] == outputs, operator
+        found.append(operator)
+    assert len(found) == 12

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+# Empty storages, by the storage that PyTorch gives a wrapper, which has a size but no bytes.
+_empty: Any = WeakIdKeyDictionary()
 
 
 class WithoutMemory:
@@ -18,8 +22,15 @@ class WithoutMemory:
         def _live_buffers(self) -> list[torch.Tensor]: ...
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Returns an empty storage: the bytes are in the inner buffers."""
-        return torch.UntypedStorage(0, device=self.device)
+        """Returns an empty storage: the bytes are in the inner buffers.
+
+        It is the same one at each call, because torch.compile compares storages to find results of
+        a graph that are its inputs.
+        """
+        own = torch._C.TensorBase.untyped_storage(self)  # type: ignore[arg-type]  # self: a tensor
+        if own not in _empty:
+            _empty[own] = torch.UntypedStorage(0, device=self.device)
+        return _empty[own]
 
     __dlpack_c_exchange_api__: Any = None  # torch.Tensor's function reads the memory of the wrapper
 

@@ -258,8 +258,14 @@ class ReadOnlyValues(torch.Tensor):
         return self.transposed if self._kept is None else self._kept
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Returns the storage of the values; a transpose has an empty one."""
-        return self._memory().untyped_storage()
+        """Returns the storage of the values; a transpose has an empty one.
+
+        It is not that of the transposed tensor, because a graph would make the transpose again as a
+        view by strides.
+        """
+        if self._kept is None:
+            return torch.UntypedStorage(0, device=self.device)
+        return self._kept.untyped_storage()
 
     def share_memory_(self) -> ReadOnlyValues:
         """Moves the values, or the buffers of a transposed tensor, to shared memory."""

@@ -179,3 +179,75 @@ def test_a_graph_may_bring_back_what_it_drops() -> None:
     quantizer = nfp.MXFP8Quantizer(E4M3)
     expected = quantizer(quantizer(values()).dequantize() * 0.5).dequantize()
     assert torch.equal(step(values(), quantizer), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_written_input_is_returned_as_itself(kind: str) -> None:
+    q = KINDS[kind]()(values()).detach()
+
+    @torch.compile(backend="aot_eager")
+    def step(q: nfp.QuantizedTensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return q.mul_(0.5), q.sum()
+
+    with torch.no_grad():
+        result, _ = step(q)
+        assert result is q
+        result.zero_()
+    assert not q.dequantize().any()
+
+
+def test_a_wrapper_has_one_empty_storage() -> None:
+    q = KINDS["mxfp8"]()(values()).detach()
+    storage = q.untyped_storage()
+    assert storage is q.untyped_storage() and storage.size() == 0
+    assert storage is not q.detach().untyped_storage()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("write", ["zero_", "mul_", "copy_"])
+def test_a_compiled_write_reaches_directions_of_aliases(kind: str, write: str) -> None:
+    """Checks a graph's input without a direction that another tensor over its codes has."""
+    source = KINDS[kind]()(values() * 0.5).detach()
+
+    def step(q: nfp.QuantizedTensor) -> None:
+        if write == "copy_":
+            q.copy_(source.dequantize() if kind.startswith("hybrid") else source)
+        else:
+            q.mul_(0.5) if write == "mul_" else q.zero_()
+
+    written = []
+    for compiled in (True, False):
+        q = KINDS[kind]()(values()).detach()
+        alias = q.detach()
+        alias.update_usage(columnwise_usage=False)
+        (torch.compile(step, backend="aot_eager") if compiled else step)(alias)
+        written.append(q)
+    assert_same_buffers(*written, "written")
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "float8_current", "hybrid_float8_mxfp8"])
+def test_a_single_graph_refuses_writes_without_a_direction(kind: str) -> None:
+    q = KINDS[kind]()(values()).detach()
+    q.update_usage(columnwise_usage=False)
+    message = (
+        rf"write: a {type(q).__name__} that has dropped a direction must be written outside of a "
+        r"graph, which does not see whether another tensor has the direction"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        torch.compile(lambda q: q.zero_(), backend="aot_eager", fullgraph=True)(q)
+
+
+def test_a_graph_refuses_codes_that_lost_their_scale() -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(E4M3)
+    q = quantizer(values()).detach()
+
+    @torch.compile(backend="aot_eager")
+    def read(q: nfp.QuantizedTensor) -> torch.Tensor:
+        return q[128:] + 0
+
+    read(q)
+    q[:128].copy_(quantizer(values()[:128] * 10).detach())
+    with pytest.raises(RuntimeError, match=r"rows 128 to .* have lost their scale"):
+        read(q)
+    q.copy_(values())
+    assert torch.equal(read(q), q[128:].dequantize())

@@ -22,6 +22,7 @@ from narrowfloat.pytorch.tensor._operators import (
     split_lengths,
     view_or_values,
 )
+from narrowfloat.pytorch.tensor._scheme_tensor import require_directions
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import Cut
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
@@ -171,6 +172,7 @@ def _new_zeros(
 
 @implements(aten.zero_.default, Float8Tensor)
 def _zero(tensor: Float8Tensor) -> Float8Tensor:
+    require_directions(tensor)
     # The scale does not change, because other tensors may share it.
     for codes in (tensor._data, tensor._transpose):
         if codes is not None:
@@ -198,6 +200,7 @@ def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> RowResult:
 def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, Float8Tensor) or not isinstance(src, Float8Tensor):
         return _copy(dst, src, non_blocking)
+    require_directions(dst)
     raw = dst._fp8_dtype == src._fp8_dtype and dst.shape == src.shape
     if not raw or (dst._data is None) != (src._data is None):
         return _copy(dst, src, non_blocking)

@@ -29,6 +29,7 @@ from narrowfloat.pytorch.tensor._operators import (
     view_or_values,
     zero_buffers,
 )
+from narrowfloat.pytorch.tensor._scheme_tensor import require_directions
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 from narrowfloat.pytorch.tensor.storage._dropped import take_back_children
 from narrowfloat.pytorch.utils import devices_match
@@ -301,6 +302,7 @@ def _empty_like(
 
 @implements(aten.zero_.default, HybridQuantizedTensor)
 def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
+    require_directions(tensor)
     take_back_children(tensor)
     children: list[Any] = tensor._children()
     for child in children:
@@ -340,6 +342,7 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> RowResult:
 def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, HybridQuantizedTensor) or not isinstance(src, HybridQuantizedTensor):
         return _copy(dst, src, non_blocking)
+    require_directions(dst)
     take_back_children(dst)
     if dst.get_usages() != src.get_usages():
         raise NotImplementedError(

@@ -14,7 +14,7 @@ from narrowfloat.pytorch._read_only import reads_transposed
 from narrowfloat.pytorch._tracing import CHILDREN
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor, require_directions
 from narrowfloat.pytorch.tensor.storage._dropped import take_back
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 from narrowfloat.pytorch.tensor.storage._transport import content_of
@@ -209,6 +209,7 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, SchemeTensor) or not isinstance(src, SchemeTensor):
         return _copy(dst, src, non_blocking)
+    require_directions(dst)
     take_back(dst)
     if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
@@ -239,6 +240,7 @@ def _zero(tensor: SchemeTensor) -> SchemeTensor:
 
 def zero_buffers(tensor: SchemeTensor) -> None:
     """Zeros the codes and every scale, except fields that a part shares with the whole tensor."""
+    require_directions(tensor)
     take_back(tensor)
     shared = tensor._shared_names() if tensor._cut is not None else ()
     for buffer in tensor.BUFFERS:

@@ -22,6 +22,7 @@ from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch._shard_group import SHARD_GROUP, ShardGroup
 from narrowfloat.pytorch._tracing import is_asked_for_tangent
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter
 from narrowfloat.pytorch.tensor._fsdp_passes import is_asked_by_fsdp
@@ -32,9 +33,11 @@ from narrowfloat.pytorch.tensor._state_broadcast import (
 from narrowfloat.pytorch.tensor._weight import Weight
 from narrowfloat.pytorch.tensor.storage._fields import payload_keywords
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage._stale import require_fresh
 from narrowfloat.pytorch.utils import devices_match
 
 if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
     from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 
 _native_size = torch._C.TensorBase.size
@@ -220,6 +223,14 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         buffer = self._first_buffer()
         return buffer is not None and devices_match(buffer.device, device)
 
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
+        """Returns the inner tensors and the context of a graph, which checks no codes itself.
+
+        Errors: RuntimeError for stale codes.
+        """
+        require_fresh(self)
+        return super().__tensor_flatten__()
+
     # Pickles and copies.
 
     @classmethod
@@ -273,7 +284,10 @@ def copy_deeply(tensor: TensorT, memo: dict[int, Any]) -> TensorT:
     return copied
 
 
-def set_outer(tensor: SchemeTensor | HybridQuantizedTensor, source: QuantizedTensor) -> None:
+def set_outer(
+    tensor: SchemeTensor | HybridQuantizedTensor | GroupedTensor,
+    source: QuantizedTensor | GroupedTensor,
+) -> None:
     """Sets the shape, type and device that PyTorch reads to those of `source`, if they differ."""
     device = source.device
     if (tensor.shape, tensor.dtype) == (source.shape, source.dtype) and tensor._on(device):
@@ -289,6 +303,22 @@ def set_outer(tensor: SchemeTensor | HybridQuantizedTensor, source: QuantizedTen
     # The native setter copies size, strides, type and device of the shell.
     native: Any = torch._C.TensorBase.data
     native.__set__(tensor, shell)
+
+
+def require_directions(tensor: Quantized) -> None:
+    """Ends a graph that writes an input without a direction that its quantizer makes.
+
+    Another tensor over the codes may have the direction; a graph does not see it.
+    Errors: NotImplementedError.
+    """
+    if tensor._unflattened is None or tensor._quantizer is None:
+        return
+    for there, made in zip(tensor._unflattened, tensor._quantizer._directions(), strict=True):
+        if made and not there:
+            raise NotImplementedError(
+                f"write: a {type(tensor).__name__} that has dropped a direction must be written "
+                "outside of a graph, which does not see whether another tensor has the direction"
+            )
 
 
 def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> SchemeTensor:

@@ -35,7 +35,12 @@ from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
 from narrowfloat.pytorch.tensor._fsdp_passes import is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
-from narrowfloat.pytorch.tensor._scheme_tensor import _native_size, copy_deeply, set_outer
+from narrowfloat.pytorch.tensor._scheme_tensor import (
+    _native_size,
+    copy_deeply,
+    require_directions,
+    set_outer,
+)
 from narrowfloat.pytorch.tensor._state_broadcast import (
     is_asked_by_state_broadcast,
     values_to_broadcast,
@@ -243,7 +248,12 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
             raise
         return dst
 
+    def _directions(self) -> tuple[bool, bool]:
+        """Returns the directions to make."""
+        return self.rowwise_usage, self.columnwise_usage
+
     def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
+        require_directions(dst)
         take_back_children(dst)
         flags = (self.rowwise_usage, self.columnwise_usage)
         children = (dst._rowwise_storage, dst._columnwise_storage)
@@ -355,15 +365,20 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
     ) -> HybridQuantizedTensor:
-        return context["cls"](
+        names = ("_rowwise_storage", "_columnwise_storage")
+        children: list[Any] = [inner_tensors.get(name) for name in names]
+        tensor = context["cls"](
             shape=outer_size,
             dtype=context["fake_dtype"],
             fake_dtype=context["fake_dtype"],
             requires_grad=context["requires_grad"],
             quantizer=context["quantizer"],
-            rowwise_storage=inner_tensors.get("_rowwise_storage"),
-            columnwise_storage=inner_tensors.get("_columnwise_storage"),
+            rowwise_storage=children[0],
+            columnwise_storage=children[1],
         )
+        if any(child is not None and child._unflattened is not None for child in children):
+            tensor._unflattened = (children[0] is not None, children[1] is not None)
+        return tensor
 
     def _describe(self) -> str:
         return (

@@ -35,6 +35,8 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     _rowwise_storage: QuantizedTensorStorage | None
     _columnwise_storage: QuantizedTensorStorage | None
 
+    _unflattened: tuple[bool, bool] | None = None  # initial directions of an input of a graph
+
     FAMILY: ClassVar[type[HybridQuantizedTensorStorage]]
 
     def __new__(

@@ -438,3 +438,70 @@ def test_memory_of_a_group(kind: str) -> None:
     assert torch.equal(group.dequantize(), values)
     group.quantized_tensors[0].zero_()
     assert not group.dequantize()[0].any() and group.dequantize()[1].any()
+
+
+@schemes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_assigning_data_quantizes(kind: str, dtype: torch.dtype) -> None:
+    group, before = filled(kind, [128, 128]), filled(kind, [128, 128])
+    alias, values = group.detach(), sample(2, 128, 128, seed=9).to(dtype)
+    group.data = values
+    assert group.dtype is group.fake_dtype is dtype and group.dequantize().dtype is dtype
+    for members in (group.quantized_tensors, group.split_into_quantized_tensors()):
+        for member, x in zip(members, values, strict=True):
+            own = SCHEMES[kind]()(x.float() if dtype is torch.float64 else x).detach()
+            assert_same_buffers(member, own, "a member")
+    assert torch.equal(alias.dequantize(), before.dequantize())
+    group.data = before
+    assert torch.equal(group.dequantize(), before.dequantize()) and group.dtype is torch.float32
+    before.zero_()
+    assert not group.dequantize().any(), "memory of the assigned group"
+    assert group.data is not group and not group.data.requires_grad
+
+
+def test_assigning_data_of_groups_of_values_and_of_other_shapes() -> None:
+    values = sample(2, 3, 4)
+    group = GroupedTensorStorage.make_grouped_tensor_from_rowwise_data(
+        num_tensors=2, tensor_shape=(3, 4), rowwise_data=torch.zeros(24)
+    )
+    group.data = values
+    assert group.rowwise_data.data_ptr() == values.data_ptr()
+    assert torch.equal(torch.stack(group.quantized_tensors), values)
+    with pytest.raises(ValueError) as raised:
+        group.data = values[0]
+    assert str(raised.value) == (
+        "GroupedTensor.data: the new tensor must have the shape (2, 3, 4), got (3, 4)"
+    )
+    with pytest.raises(NotImplementedError, match=r"^GroupedTensor: operators need members of one"):
+        grouped("mxfp8", SIZES).data = torch.zeros(192, 128)
+
+
+@schemes
+def test_modules_convert_groups(kind: str) -> None:
+    module, group = torch.nn.Module(), filled(kind, [128, 128])
+    module.plain, module.group = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(group)
+    values = group.dequantize()
+    module.half()
+    assert module.group.dtype is module.plain.dtype is torch.float16
+    assert module.group.quantized_tensors[0].dtype is torch.float16
+    assert torch.equal(module.group.dequantize(), values.half())
+    module.to(torch.bfloat16)
+    assert isinstance(module.group, GroupedTensor) and module.group.dtype is torch.bfloat16
+    assert (module.group * 1).dtype is torch.bfloat16
+    torch.nn.utils.vector_to_parameters(torch.zeros(2 + 2 * 128 * 128), module.parameters())
+    assert not module.group.dequantize().any()
+    module.to("meta")
+    assert type(module.group) is GroupedTensor and module.group.device.type == "meta"
+    assert isinstance(module.group, torch.nn.Parameter)
+    module.to_empty(device="cpu")
+    assert type(module.group) is GroupedTensor and module.group.dequantize().shape == (2, 128, 128)
+
+
+@schemes
+def test_a_copy_of_a_group_shares_nothing(kind: str) -> None:
+    group = filled(kind, [128, 128])
+    copied = group.to("cpu", copy=True)
+    before = group.dequantize()
+    assert type(copied) is GroupedTensor and torch.equal(copied.dequantize(), before)
+    copied.zero_()
+    assert torch.equal(group.dequantize(), before) and not copied.quantized_tensors[0].any()

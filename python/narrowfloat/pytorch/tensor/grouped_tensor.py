@@ -13,9 +13,12 @@ import torch
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import count_write, keep_saved
 from narrowfloat.pytorch._memory import WithoutMemory
+from narrowfloat.pytorch._native import in_float32_if_double
 from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch._values import never_traced
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, reduced_parameter
+from narrowfloat.pytorch.tensor._operators import quantizer_on
+from narrowfloat.pytorch.tensor._scheme_tensor import set_outer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, same_context
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
     _FLAGS,
@@ -23,6 +26,7 @@ from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
     GroupedTensorStorage,
     member_buffers,
 )
+from narrowfloat.pytorch.utils import devices_match
 
 aten = torch.ops.aten
 
@@ -94,15 +98,23 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return _dispatch.dispatch(func, args, kwargs or {})
 
     @classmethod
-    def make_like(cls, tensor: GroupedTensor, *, requires_grad: bool = False) -> GroupedTensor:
-        """Returns an alias over the same buffers."""
+    def make_like(
+        cls,
+        tensor: GroupedTensor,
+        *,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = False,
+    ) -> GroupedTensor:
+        """Returns an alias over the same buffers, with another nominal type or gradient flag."""
         alias = cls(
             tensor.logical_shape,
-            tensor.fake_dtype,
+            tensor.fake_dtype if dtype is None else dtype,
             requires_grad=requires_grad,
             **tensor._arguments(),
         )
         alias.quantized_tensors = tensor.quantized_tensors
+        if alias.fake_dtype != tensor.fake_dtype and alias.quantized_tensors is not None:
+            alias._keep_members()
         return alias
 
     @property
@@ -112,6 +124,51 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 
     def detach(self) -> GroupedTensor:
         return torch.ops.aten.detach.default(self)
+
+    @property
+    def data(self) -> GroupedTensor:
+        """An alias without a gradient; as in torch.Tensor, autograd does not count its writes.
+        Assignment replaces the buffers or quantizes into new ones.
+
+        Errors: ValueError for another shape; NotImplementedError for members of several shapes.
+        """
+        return type(self).make_like(self)
+
+    @data.setter
+    @torch.no_grad()
+    def data(self, tensor: torch.Tensor) -> None:
+        source = tensor if isinstance(tensor, GroupedTensor) else self._made_of(tensor)
+        set_outer(self, source)
+        keeps = self.quantized_tensors is not None
+        self._set_fields(source.logical_shape, source.fake_dtype, source._arguments())
+        if keeps:
+            self._keep_members()
+
+    def _made_of(self, tensor: torch.Tensor) -> GroupedTensor:
+        """Returns a group like this one, with the values, type and device of another tensor."""
+        if tensor.shape != self.shape:
+            raise ValueError(
+                f"GroupedTensor.data: the new tensor must have the shape {tuple(self.shape)}, got "
+                f"{tuple(tensor.shape)}"
+            )
+        self._require_one_shape()
+        values = tensor._plain() if isinstance(tensor, QuantizedTensor) else tensor.detach()
+        made, device = type(self).make_like(self, dtype=tensor.dtype), tensor.device
+        if self.quantizer is None:
+            made.rowwise_data, made.columnwise_data = values.reshape(-1), None
+            return made
+        made = _on_device(made, device)
+        made._requantize(in_float32_if_double(values))
+        return made
+
+    def _on(self, device: torch.device) -> bool:
+        return all(devices_match(buffer.device, device) for buffer in self._live_buffers())
+
+    def _require_one_shape(self) -> None:
+        if not self.all_same_shape():
+            raise NotImplementedError(
+                f"GroupedTensor: operators need members of one shape, got {self._member_shapes()}"
+            )
 
     def view(self, *shape: Any) -> torch.Tensor:
         """Returns the flat rowwise buffer for view(-1). Errors: RuntimeError for another shape."""
@@ -124,10 +181,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return self._decode(dtype)
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if not self.all_same_shape():
-            raise NotImplementedError(
-                f"GroupedTensor: operators need members of one shape, got {self._member_shapes()}"
-            )
+        self._require_one_shape()
         dtype = self.fake_dtype if dtype is None else dtype
         members = self._split()
         plain = [m._decode(dtype) if hasattr(m, "_decode") else m.to(dtype) for m in members]
@@ -285,6 +339,57 @@ torch.serialization.add_safe_globals([GroupedTensor, _make_group_in_reduce_ex])
 def _alias(tensor: GroupedTensor) -> torch.Tensor:
     member = tensor.__dict__.get(_DETACHED)
     return type(tensor).make_like(tensor) if member is None else member
+
+
+def _mapped(
+    group: GroupedTensor, change: Callable[[torch.Tensor], torch.Tensor], **fields: Any
+) -> GroupedTensor:
+    """Returns a group with changed buffers and fields."""
+    changed: dict[int, torch.Tensor] = {}  # one vector of scales may be in two fields
+    for name, value in group._arguments().items():
+        if isinstance(value, torch.Tensor):
+            if id(value) not in changed:
+                changed[id(value)] = change(value)
+            fields[name] = changed[id(value)]
+        else:
+            fields.setdefault(name, value)
+    made = type(group)(group.logical_shape, group.fake_dtype, **fields)
+    if group.quantized_tensors is not None:
+        made._keep_members()
+    return made
+
+
+def _on_device(group: GroupedTensor, device: torch.device) -> GroupedTensor:
+    """Returns a copy of a group on a device."""
+    quantizer = quantizer_on(group.quantizer, device)
+    return _mapped(group, lambda buffer: buffer.to(device, copy=True), quantizer=quantizer)
+
+
+@_dispatch.implements(aten._to_copy.default, GroupedTensor)
+def _to_copy(
+    tensor: GroupedTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **kwargs: Any,
+) -> RowResult:
+    if dtype not in (None, tensor.fake_dtype):
+        return NotImplemented
+    return _on_device(tensor, tensor.device if device is None else torch.device(device))
+
+
+@_dispatch.implements(aten.empty_like.default, GroupedTensor)
+def _empty_like(
+    tensor: GroupedTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **kwargs: Any,
+) -> RowResult:
+    if dtype not in (None, tensor.fake_dtype) or not tensor.all_same_shape():
+        return NotImplemented
+    target = tensor.device if device is None else torch.device(device)
+    return _mapped(tensor, lambda buffer: torch.empty_like(buffer, device=target))
 
 
 @_dispatch.implements(aten.expand.default, GroupedTensor)

@@ -18,6 +18,8 @@ from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch._types import Operator
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
+from narrowfloat.pytorch.tensor.storage._dropped import take_back_children
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
 # An argument of a collective: a tensor, lists of tensors, or lists of lists.
@@ -55,15 +57,27 @@ def _layout(tensor: QuantizedTensor) -> str:
 
 
 def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
-    """Writes the buffers that _buffers() returned."""
+    """Writes the buffers that _buffers() returned.
+
+    A direction that was not sent and that an alias has is quantized from the sent values.
+    """
     left = list(buffers)
-    for leaf in tensor._leaves():
+    received: dict[int, Any] = {}
+    leaves: list[Any] = tensor._leaves()
+    for leaf in leaves:
         fields: dict[str, torch.Tensor | None] = {}
         for buffer in leaf.BUFFERS:
             there = leaf.__dict__[buffer.name] is not None
             stale = buffer.name == leaf.COLUMNWISE and not leaf._has_columnwise()
             fields[buffer.keyword] = left.pop(0) if there and not stale else None
-        torch.ops.aten.copy_.default(leaf, leaf._rebuild(**fields))
+        received[id(leaf)] = leaf._rebuild(**fields)
+    if isinstance(tensor, HybridQuantizedTensor) and take_back_children(tensor):
+        values = received[id(leaves[0])]._plain()
+        for leaf in tensor._leaves():
+            if id(leaf) not in received:
+                leaf._requantize(values)
+    for leaf in leaves:
+        torch.ops.aten.copy_.default(leaf, received[id(leaf)])
 
 
 def _require_alike(

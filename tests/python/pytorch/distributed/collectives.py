@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
-from families import ALL, assert_same_buffers, sample, snapshot
+from families import ALL, HYBRIDS, assert_same_buffers, sample, snapshot
 
 from narrowfloat import pytorch as nfp
 
@@ -41,6 +41,19 @@ def moves(kind: str) -> None:
         assert_same_buffers(mine, made(kind, 3), "recv")
     again = fc.broadcast(made(kind, rank), 0, dist.group.WORLD)
     assert_same_buffers(again, made(kind, 0), "functional broadcast")
+
+
+def reaches_aliases(kind: str) -> None:
+    """Checks that a received tensor is also in the direction that only an alias has."""
+    whole = made(kind, dist.get_rank())
+    alias = whole.detach()
+    alias.update_usage(columnwise_usage=False)
+    dist.broadcast(alias, 0)
+    sent = made(kind, 0)
+    assert_same_buffers(whole.rowwise_sub_storage, sent.rowwise_sub_storage, "rows")
+    if dist.get_rank() > 0:
+        columns = ALL[kind]().columnwise_quantizer(sent.dequantize())
+        assert_same_buffers(whole.columnwise_sub_storage, columns, "columns")
 
 
 def joins(kind: str) -> None:
@@ -157,5 +170,7 @@ def scenarios(world: int) -> dict[str, Callable[[], None]]:
     for kind in ALL:
         for scenario in (moves, joins, ddp):
             found[f"{scenario.__name__} {kind}"] = partial(scenario, kind)
+    for kind in HYBRIDS:
+        found[f"{reaches_aliases.__name__} {kind}"] = partial(reaches_aliases, kind)
     found["refusals"] = refusals
     return found

@@ -106,9 +106,9 @@ endfunction()
 
 # nf_precompile(<target> [SHARED] [<headers>]): precompiles, for a target of many files, the headers of the standard
 # library and of fmt that most files include, and `headers`: reading them takes half of the time of a short file. With
-# SHARED, the target uses the precompiled header of nf_headers, and must be compiled with the same flags. Only for g++: clang++ compiles each file with its
-# own includes alone. Not for a ccache without the sloppiness `pch_defines`, which the Makefile sets: it would cache no
-# file.
+# SHARED, the target uses the precompiled header of nf_headers, and must be compiled with the same flags. Only for g++:
+# clang++ compiles each file with its own includes alone. Not for a ccache without the sloppiness `pch_defines`, which
+# the Makefile sets: it would cache no file.
 set(NF_PRECOMPILE OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU
    AND (NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache OR "$ENV{CCACHE_SLOPPINESS}" MATCHES pch_defines))

@@ -210,7 +210,7 @@ SelectionRule::SelectionRule(Action action, std::string pattern)
   }
   try {
     regex_ = std::make_shared<const Regex>(
-        std::regex(pattern_.substr(kRegexPrefix.size()), kRegexFlags));
+        Regex{std::regex(pattern_.substr(kRegexPrefix.size()), kRegexFlags)});
   } catch (const std::regex_error&) {  // its text differs between C++ libraries
     throw InvalidArgument(fmt::format(
         "a pattern must be a glob, or 're:' and an ECMAScript regular expression of at most {} "

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/view_checks.h"
@@ -99,11 +98,11 @@ void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& 
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (buffers[i].data == nullptr || !HasRole(view.spec, static_cast<Role>(i))) continue;
     // Planned buffers that overlap are one memory: CheckBuffers has checked this.
-    const auto shares = [&](std::size_t earlier) {
-      return HasRole(view.spec, static_cast<Role>(earlier)) &&
-             ExtentOf(buffers[earlier]).Overlaps(ExtentOf(buffers[i]));
+    const auto shares = [&](const TensorView& earlier) {
+      return HasRole(view.spec, static_cast<Role>(&earlier - buffers.data())) &&
+             ExtentOf(earlier).Overlaps(ExtentOf(buffers[i]));
     };
-    if (std::ranges::any_of(std::views::iota(std::size_t{0}, i), shares)) continue;
+    if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;
     call.Write(NameOr(static_cast<Role>(i), name), buffers[i]);
   }
 }

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 
+#include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/tensor/shape.h"
 #include "tools/text.h"
@@ -25,17 +26,22 @@ struct Lanes {
 
 constexpr std::uint64_t kEach16 = 0x0001000100010001, kEach32 = 0x0000000100000001;
 
+template <FloatFormat F>
+constexpr Lanes kLanesOf{kEach16 * (F::kMaxCode + 1u), kEach16 << F::kMantissaBits,
+                         kEach16* kSignCode<F>};
+
 constexpr Lanes LanesOf(DType dtype) {
   switch (dtype) {
     case DType::kBFloat16:
-      return {kEach16 * 0x7F80, kEach16 * 0x0080, kEach16 * 0x8000};
+      return kLanesOf<BFloat16>;
     case DType::kFloat16:
-      return {kEach16 * 0x7C00, kEach16 * 0x0400, kEach16 * 0x8000};
+      return kLanesOf<Float16>;
     case DType::kFloat32:
     case DType::kUInt8:  // not a type of values
       break;
   }
-  return {kEach32 * 0x7F800000, kEach32 * 0x00800000, kEach32 * 0x80000000};
+  constexpr std::uint32_t kLowest = kFloatInfinity & (~kFloatInfinity + 1u);
+  return {kEach32 * kFloatInfinity, kEach32 * kLowest, kEach32 * kFloatSign};
 }
 
 /// Calls `use` with each word; zeros complete the last one.

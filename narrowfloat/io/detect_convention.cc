@@ -30,7 +30,7 @@ constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 /// Names a checkpoint that fits two conventions with different values.
 constexpr std::string_view kAmbiguousName = "modelopt or comfyui";
 
-/// Names a convention that no description or name tells.
+/// Names a convention that neither a description nor the names of tensors identify.
 constexpr std::string_view kUnknownName = "unknown";
 
 /// Names MLX's convention, which is not read. MLX describes it in config.json under kMlxKey, and
@@ -56,7 +56,7 @@ std::string StaleText(const Checkpoint& checkpoint, std::string_view file) {
   if (!ValueAt(QuantizationOf(config), {"kv_cache_scheme"}).is_null()) return "";
   if (!ValueAt(owners, {"quantization", "kv_cache_quant_algo"}).is_null()) return "";
   return fmt::format(
-      "{} says that weights are quantized, but no tensor holds codes; if they are floats, remove "
+      "{} states that weights are quantized, but no tensor holds codes; if they are floats, remove "
       "{}",
       file, file == kModelOptFile ? "this file" : "its " + QuantizationPlaceOf(config));
 }
@@ -245,10 +245,10 @@ std::optional<DetectedConvention> GuessOfIntegers(const Checkpoint& checkpoint) 
 /// Returns an unknown convention if config.json describes one without a quant_method.
 std::optional<DetectedConvention> GuessOfDescription(const Checkpoint& checkpoint) {
   const json described = QuantizationOf(ReadCompanion(checkpoint, kConfigFile));
-  const bool says_some =
+  const bool has_values =
       described.is_object() &&
       std::ranges::any_of(described, [](const json& value) { return !value.is_null(); });
-  if (!says_some) return std::nullopt;
+  if (!has_values) return std::nullopt;
   return {{.name = std::string(kUnknownName),
            .reason = kConfigFile,
            .stale = StaleText(checkpoint, kConfigFile)}};

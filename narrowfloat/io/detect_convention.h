@@ -19,7 +19,7 @@ struct DetectedConvention {
   std::string reason;    // the evidence in the checkpoint
   bool assumed = false;  // whether there is no evidence; commands then print `reason`
   Detection detection = Detection::kConvention;
-  /// For messages, if a file says that weights are quantized, but no tensor can hold codes: this,
+  /// For messages, if a file states that weights are quantized, but no tensor can hold codes: this,
   /// and what to remove. Empty otherwise.
   std::string stale = "";
 };

@@ -39,8 +39,8 @@ class CodeNames {
     }
   }
 
-  /// Returns the codes for which the tensor `name` may be a scale, if the word in its name is
-  /// `word`; null if there are none.
+  /// Returns the codes whose scale the tensor `name` may be, if its name contains `word`, one of
+  /// kScaleWords. Returns null if no codes match.
   const TensorEntry* CodesOf(std::string_view name, std::string_view word) const {
     if (name.find(word) == std::string_view::npos) return nullptr;
     for (std::size_t end = name.find_first_of("._"); end != std::string_view::npos;

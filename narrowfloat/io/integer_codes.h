@@ -19,7 +19,7 @@ struct IntegerCodes {
 
 /// Finds integer codes: a tensor of two or more dimensions beside a tensor that may be its scale by
 /// the names of both. Masks, positions and other integers of float models have no such scale.
-/// Returns nullopt if there are none.
+/// Returns nullopt if the checkpoint has no integer codes.
 std::optional<IntegerCodes> FindScaledIntegers(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

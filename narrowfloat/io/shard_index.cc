@@ -41,7 +41,8 @@ class IndexReader final : public StrictJsonEvents {
  public:
   explicit IndexReader(const std::string& source) : StrictJsonEvents(source, kDepth) {}
 
-  /// Returns the files' tensors. Errors: InvalidArgument if there are none, or for a repeated name.
+  /// Returns the names of the tensors by file. Errors: InvalidArgument if the index names no
+  /// tensor, or one tensor twice.
   std::map<std::string, std::vector<std::string>> TakeTensors() {
     if (!has_map_) RefuseIndex();
     if (count_ == 0) {

@@ -13,6 +13,7 @@
 
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/grouped.h"
+#include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/testing.h"
 #include "narrowfloat/tensor/layout.h"
 #include "narrowfloat/tensor/testing.h"
@@ -76,6 +77,25 @@ TEST(QuantizeTest, WritesNothingUnderAWrongNumberOfThreads) {
     EXPECT_EQ(memory, untouched) << scheme.name;
     EXPECT_EQ(sums, std::vector<float>(66, 3.0f)) << scheme.name;
   }
+}
+
+TEST(RequantizeTest, ABufferThatTheSpecDoesNotAskForHidesNoOverlap) {
+  const Floats items(128 * 128, 3.0f);
+  Quantized in("fp8_block128x128_e4m3", {128, 128}, items);
+  Quantized out("fp8_e4m3:columnwise=1", {128, 128}, items);
+  out.view.spec.rowwise = false;  // its scale_inv is at the address of the columnwise one
+  in.view[Role::kRowwiseScaleInv].data = out.view[Role::kColumnwiseScaleInv].data;
+  EXPECT_EQ(MessageOf([&] { Requantize(in.view, out.view, DType::kBFloat16); }),
+            "requantize: columnwise_scale_inv of the output must not overlap rowwise_scale_inv");
+}
+
+TEST(RequantizeTest, AnInputWithoutADirectionIsRefusedUnderTheVerb) {
+  const Floats items(128 * 128, 3.0f);
+  const Quantized out("fp8_e4m3", {128, 128}, items);
+  const QuantizedView nothing{ParseQuantSpec("mxfp8_e4m3"), {128, 128}, {}};
+  EXPECT_EQ(MessageOf([&] { Requantize(nothing, out.view, DType::kBFloat16); }),
+            "requantize: mxfp8_e4m3 needs data and scale_inv of one direction, got neither rowwise "
+            "nor columnwise");
 }
 
 }  // namespace

@@ -56,6 +56,15 @@ TEST(SwizzleTest, MissingBuffersAreRefused) {
             "nor columnwise");
 }
 
+TEST(SwizzleTest, ScalesMustNotBeInsideSharedCodes) {
+  const Quantized in("mxfp8_e4m3", {128, 128}, Floats(128 * 128, 1.0f));
+  QuantizedView out = in.view;
+  out.spec.swizzled = true;
+  out[Role::kRowwiseScaleInv].data = in.view[Role::kRowwiseData].data;
+  EXPECT_EQ(MessageOf([&] { Swizzle(in.view, out); }),
+            "swizzle: rowwise_scale_inv must not overlap rowwise_data of the input");
+}
+
 TEST(SwizzleTest, OneOfTwoDirectionsMustNotLackAPart) {
   const Quantized compact("nvfp4:columnwise=1", kShape, kItems);
   Quantized swizzled("nvfp4:columnwise=1,swizzled=1", kShape, Floats(64 * 64, 0.0f));

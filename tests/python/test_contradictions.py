@@ -15,7 +15,7 @@ from test_checkpoint import write_raw
 FLOATS = {"a.weight": np.ones((128, 128), BF16)}
 MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
 SCHEME = ("--scheme", "mxfp8_e4m3")
-STALE = "says that weights are quantized, but no tensor holds codes; if they are floats, remove "
+STALE = "states that weights are quantized, but no tensor holds codes; if they are floats, remove "
 
 
 def whole_findings(path: Path) -> list[str]:
@@ -35,7 +35,7 @@ def whole_findings(path: Path) -> list[str]:
     ],
     ids=["fp8", "text model", "modelopt", "narrowfloat"],
 )  # fmt: skip
-def test_a_description_of_codes_that_are_gone(
+def test_a_description_of_codes_that_no_tensor_has(
     config: dict, owners: dict | None, told: str, tmp_path: Path
 ) -> None:
     source, out = write_model(tmp_path / "in", [FLOATS], config), tmp_path / "out"
@@ -54,7 +54,7 @@ def test_a_description_of_codes_that_are_gone(
 
 
 @pytest.mark.parametrize("config", [method("bitnet"), {"quantization_config": {"bits": 4}}])
-def test_an_unknown_description_of_codes_that_are_gone(config: dict, tmp_path: Path) -> None:
+def test_an_unknown_description_of_codes_that_no_tensor_has(config: dict, tmp_path: Path) -> None:
     source, out = write_model(tmp_path / "in", [FLOATS], config), tmp_path / "out"
     told = f"config.json {STALE}its quantization_config\n"
     assert run("quantize", source, out, *SCHEME, code=2).stderr.endswith(told)

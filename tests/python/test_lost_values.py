@@ -77,7 +77,7 @@ def test_values_beside_transformed_columns_are_those_of_the_model(tmp_path: Path
         ),
     ],
 )
-def test_constants_that_no_model_survives_are_refused(
+def test_constants_that_make_values_nan_or_infinite_are_refused(
     tmp_path: Path, option: str, message: str
 ) -> None:
     source = write_file(tmp_path / "in.safetensors", {"a.weight": MATRIX})

@@ -31,7 +31,7 @@ def test_a_model_without_quantized_weights_is_refused(tmp_path: Path, kind: str,
     done = run("convert", source, out, "--to", to, *more, code=2)
     message = {
         "file": f"{source} must have at least one tensor to convert, got none",
-        "frozen": f"IN must hold quantized tensors, {source} has none: config.json says that "
+        "frozen": f"IN must hold quantized tensors, {source} has none: config.json states that "
         "weights are quantized, but no tensor holds codes; if they are floats, remove its "
         "quantization_config",
     }

@@ -83,9 +83,17 @@ def _identity(tensor: QuantizedTensor) -> Key | None:
 
 def span(buffer: torch.Tensor) -> tuple[int, int]:
     """Returns the range of a buffer's bytes in its storage: the first, and the end."""
-    last = sum((n - 1) * step for n, step in zip(buffer.shape, buffer.stride(), strict=True))
-    first = int(buffer.storage_offset()) * buffer.itemsize
-    return first, first + (int(last) + 1) * buffer.itemsize
+    return span_of((buffer.storage_offset(), buffer.shape, buffer.stride()), buffer.itemsize)
+
+
+def span_of(
+    geometry: tuple[int | torch.SymInt, torch.Size, tuple[int, ...]], itemsize: int
+) -> tuple[int, int]:
+    """Returns span() of a buffer, from its offset, shape and strides in elements."""
+    offset, shape, stride = geometry
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    first = int(offset) * itemsize
+    return first, first + (int(last) + 1) * itemsize
 
 
 def _share_elements(buffers: list[torch.Tensor]) -> bool:

@@ -30,7 +30,7 @@ WRITES: dict[str, Write] = {
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_columns_that_are_missing_stay_away(kind: str, write: str) -> None:
+def test_missing_columns_are_not_added(kind: str, write: str) -> None:
     tensor = ALL[kind]()(sample(256, 256)).detach()
     tensor.update_usage(rowwise_usage=True, columnwise_usage=False)
     before = snapshot(tensor)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import torch
 
+from narrowfloat.pytorch._overlaps import span_of
+
 
 class Reference:
     """Holds a weak reference to a buffer through its memory, which all of its views share.
@@ -27,10 +29,7 @@ class Reference:
     def _span(self) -> tuple[int, int]:
         """Returns the range of the buffer's bytes in its memory: the first, and the end."""
         if self._bytes is None:  # computed when it is needed, because few references need it
-            offset, shape, stride = self._geometry
-            last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-            first, size = int(offset), self._type[0].itemsize
-            self._bytes = first * size, (first + int(last) + 1) * size
+            self._bytes = span_of(self._geometry, self._type[0].itemsize)
         return self._bytes
 
     def is_tensor(self, buffer: torch.Tensor | None) -> bool:
